@@ -29,7 +29,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// What was typed. Ends the program for `--help` and for wrong arguments.
+    /// Parses the command line. Ends the program for `--help` and for wrong arguments.
     pub(crate) fn typed() -> Self {
         // For a better error message only: neither help nor completions show it.
         let command = ["send", "chat"].into_iter().fold(Self::command(), |command, name| {

@@ -11,7 +11,7 @@ const WORTH_SHOWING: u64 = 1 << 20;
 
 // With a word before it, this is never wider than 80 columns.
 const LENGTH_KNOWN: &str = "{msg}{bar:32} {bytes}/{total_bytes} {rate}";
-// Where there are fewer, the bar takes what is left beside the sizes.
+// In narrower terminals the bar takes the columns that the sizes leave.
 const LENGTH_KNOWN_NARROW: &str = "{msg}{wide_bar} {bytes}/{total_bytes}";
 const LENGTH_UNKNOWN: &str = "{msg}{bytes} {rate}";
 

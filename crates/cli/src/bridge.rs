@@ -63,7 +63,7 @@ pub(crate) fn run(settings: BridgeSettings) -> Result<(), Error> {
     })
 }
 
-/// Runs several until all are done, or until they are told to stop. If one cannot begin, none does.
+/// Runs several bridges until all have ended, or until a signal stops them. If one cannot start, none starts.
 pub(crate) fn run_all(bridges: Vec<Named>) -> Result<(), Error> {
     runtime::run(async {
         let stop = stopped_by_signals()?;
@@ -118,7 +118,7 @@ pub(crate) struct Bridge {
     upstream: Upstream,
     /// Whether the only client is our standard input, so that the bridge ends with it and has its exit status.
     is_single: bool,
-    /// What a person must know to come in.
+    /// What a person must know to connect.
     notes: Vec<String>,
 }
 

@@ -24,7 +24,7 @@ use crate::settings::{Layers, LinkSettings, Origin, PATH, Settings, USUAL, in_fu
 use crate::shutdown::{Signal, Signals};
 use crate::units;
 
-/// What `chat` does.
+/// The validated settings of `chat`.
 #[derive(Debug)]
 pub(crate) struct ChatSettings {
     route: Route,
@@ -93,7 +93,7 @@ const HISTORY: usize = 5;
 const ID_BYTES: usize = 8;
 /// How many different failures to connect are told while there is no connection.
 const MAX_FAILURES: usize = 16;
-/// A drop that is over sooner is not worth a word before it is.
+/// The connection may be lost for so long without a message to the person.
 const SHORT_DROP: Duration = Duration::from_millis(500);
 
 const NEEDS_TOKEN: &str = "the host needs its token: use the address that `serve` printed, with #token=TOKEN at its end, or set \
@@ -126,11 +126,11 @@ struct Chat {
     chat: String,
     /// Our prompt that is under way.
     prompt: Option<Prompt>,
-    /// What the line is for that was asked for last.
+    /// Which question the line answers that is being read.
     reading: Reading,
     /// The call about which the person is being asked.
     asked: Option<String>,
-    /// Calls about which they are to be asked next, and the questions.
+    /// Tool calls that the person has yet to be asked about, and the questions.
     questions: VecDeque<Piece>,
     /// Prompts that came before they were asked for.
     lines: VecDeque<String>,
@@ -143,8 +143,8 @@ struct Chat {
     failure: Option<String>,
 }
 
-/// What a line is for that somebody may be typing. Nothing can take back the wish to read it, so an answer may come to a
-/// question that is no longer open.
+/// Which question a line answers. Reading a line cannot be cancelled, so an answer may come for a question that is no
+/// longer open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Reading {
     Prompt,
@@ -160,7 +160,7 @@ struct Prompt {
     is_interrupted: bool,
 }
 
-/// What the person knows of the connection.
+/// The state of the connection, as it was last shown to the person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LinkState {
     /// There was no connection yet.
@@ -192,7 +192,7 @@ enum Flow {
 impl Chat {
     async fn connect(settings: &ChatSettings, signals: Signals, input: Input, output: Output) -> Result<Self, Error> {
         let (dialer, address) = (open::dialer(&settings.route, &settings.link)?, settings.route.address.clone());
-        // Who cannot connect at all wants to know why, and not to wait.
+        // If the first attempt fails, the program ends with the reason instead of trying again.
         let mut first: Option<BoxLink> =
             Some(dialer.dial(&address).await.map_err(|error| no_link(error, NEEDS_TOKEN))?);
         let connect = move || {
@@ -297,11 +297,11 @@ impl Chat {
         }
     }
 
-    /// Asks for the next line if there is something to be typed now.
+    /// Begins to read the next line, if the person may type one now.
     fn ask_for_more(&mut self) -> Result<Flow, Error> {
         self.ask_next()?;
         if let Some(call) = self.asked.clone() {
-            // The question itself stands above: a prompt of its own would stay when somebody else answers.
+            // The question is printed above, and not as the prompt: a prompt would stay when another client answers.
             self.read("> ", Reading::Question(call));
             return Ok(Flow::On);
         }
@@ -330,7 +330,7 @@ impl Chat {
     fn ask_next(&mut self) -> Result<(), Error> {
         while self.asked.is_none() {
             let Some(question) = self.questions.pop_front() else { break };
-            // Somebody else may have answered it.
+            // Another client may have answered the question meanwhile.
             if let Piece::Confirm { call, .. } = &question
                 && self.screen.is_asked(call)
             {
@@ -471,8 +471,8 @@ impl Chat {
         Ok(())
     }
 
-    /// What a person says to the question whether a call may run. From a pipe, what is neither yes nor no is the next
-    /// prompt, and the call is denied.
+    /// Handles the answer to the question whether a call may run. From a pipe, a line that is neither yes nor no is the
+    /// next prompt, and the call is denied.
     async fn answer(&mut self, call: String, line: &str) -> Result<Flow, Error> {
         let approved = match approval(line) {
             Some(approved) => approved,
@@ -612,7 +612,7 @@ impl Chat {
                         _ => "Another client allowed it",
                     })?;
                 }
-                // Who follows somebody else's turn may allow its calls as well.
+                // A person who follows another client's turn may allow its calls as well.
                 Piece::Confirm { .. } => {
                     self.questions.push_back(piece);
                     continue;
@@ -786,7 +786,7 @@ impl Chat {
         }
     }
 
-    /// The session that somebody has named.
+    /// Finds a session by its URI or a part of it; `last` is the most recently used one.
     async fn find(&mut self, name: &str) -> Result<String, Error> {
         if name.contains(":/") {
             return Ok(name.to_owned());
@@ -823,7 +823,7 @@ impl Chat {
         loop {
             let prompt = format!("Session [1-{}, Enter for a new one]: ", sessions.len());
             if self.input.is_asked() {
-                // Somebody is typing already, behind another prompt.
+                // A line is being typed already, behind another prompt.
                 self.note(prompt.trim_end())?;
             }
             self.read(&prompt, Reading::Prompt);
@@ -845,7 +845,7 @@ impl Chat {
     }
 }
 
-/// What a line says to the question whether a call may run, if anything.
+/// Whether a line allows or denies a call; `None` if it is neither answer.
 fn approval(line: &str) -> Option<bool> {
     match line.trim().to_ascii_lowercase().as_str() {
         "y" | "yes" | "allow" | "approve" => Some(true),
@@ -884,7 +884,7 @@ fn parsed(message: &Message) -> Value {
     serde_json::from_slice(&message.to_bytes()).unwrap_or_default()
 }
 
-/// A text that nobody else has.
+/// A random id.
 fn random() -> Result<String, Error> {
     let mut bytes = [0; ID_BYTES];
     getrandom::fill(&mut bytes).map_err(Error::Random)?;

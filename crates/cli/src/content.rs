@@ -14,10 +14,11 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body_util::channel::Channel;
 use http_body_util::{BodyExt, Empty, Full};
 
-/// Whose quota the memory counts against. Without a principal a reader may hold next to nothing, and a long result would wait for ever.
+/// The principal whose quota the memory counts against. Without a principal, a reader may hold next to nothing, and a
+/// long result would wait for ever.
 const PRINCIPAL: &str = "content";
 
-/// What a request asks for of content that is there.
+/// Which part of existing content a request asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum Wanted {
     Whole,
@@ -89,7 +90,7 @@ fn stream(content: ContentReader, mut range: Range<u64>) -> BoxBody {
     body.boxed()
 }
 
-/// What a request asks for, by its headers.
+/// Which part a request asks for, by its headers.
 fn wanted(headers: &HeaderMap, size: u64, etag: &str) -> Wanted {
     let header = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let is_ours = |listed: &str| listed.trim() == "*" || listed.trim().trim_start_matches("W/") == etag;

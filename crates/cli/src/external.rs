@@ -11,7 +11,8 @@ use crate::failure::Error;
 use crate::open;
 use crate::settings::LinkSettings;
 
-/// What dials the address of a route, if a crate other than the network library's provides its links.
+/// Returns the connector that dials the address of a route, if a crate other than the network library provides its
+/// links.
 pub(crate) fn connector(route: &Route, link: &LinkSettings) -> Result<Option<Arc<dyn Connector>>, Error> {
     let Transport::External { scheme, target, options } = &route.address.transport else { return Ok(None) };
     match scheme.name {
@@ -28,7 +29,7 @@ pub(crate) fn connector(route: &Route, link: &LinkSettings) -> Result<Option<Arc
     }
 }
 
-/// What accepts peers at the address of a route, and what a person has to know to connect.
+/// Returns the acceptor of peers at the address of a route, and what a person has to know to connect.
 pub(crate) async fn acceptor(route: &Route, link: &LinkSettings) -> Result<(Box<dyn Acceptor>, Vec<String>), Error> {
     let Transport::External { scheme, target, options } = &route.address.transport else { return Err(Error::Bug) };
     match scheme.name {

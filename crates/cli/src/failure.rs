@@ -24,7 +24,7 @@ pub(crate) enum Error {
     Input(Failure),
     /// The input broke rules that standard error has named already.
     Reported,
-    /// The input has frames of this dialect, which were passed on as messages.
+    /// The input contains frames of this dialect, and they were passed on as messages.
     OtherDialect(&'static str),
     /// Reading failed.
     Reading(io::Error),
@@ -46,7 +46,7 @@ pub(crate) enum Error {
     Token(DialError, &'static str),
     /// The host or its log has failed.
     Host(String),
-    /// So many records of the log are damaged, and were named.
+    /// This many records of the log are damaged. Their names were printed.
     Damaged(usize),
     /// Entries of the log are missing, and it was said which.
     MissingEntries,
@@ -68,7 +68,7 @@ pub(crate) enum Error {
     Lost(Losses),
     /// One of several bridges has failed.
     Bridge {
-        /// What the file calls it.
+        /// Its name in the settings file.
         name: String,
         /// Why.
         error: Box<Error>,
@@ -161,7 +161,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// A rule that the input broke: where, what, and the rule's short name.
+/// Which rule the input broke, and where; with the rule's short name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     /// The line, from 1, and its length if that says something.

@@ -182,7 +182,8 @@ impl<'a, W: Write> Joiner<'a, W> {
     }
 
     fn message(&mut self, message: &Message, is_whole: bool, line: (u64, Option<u64>)) -> Result<(), Error> {
-        // A machine holds a limited number of unanswered requests, and nobody answers recorded ones. So we do.
+        // A machine holds a limited number of unanswered requests. Nobody answers the requests of a recording, so we
+        // do.
         if self.plan.counts_requests()
             && let Some(answer) = rpc::answer(message)
         {

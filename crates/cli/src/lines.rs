@@ -23,8 +23,8 @@ pub(crate) struct Lines<R> {
 pub(crate) enum Next {
     /// A line, without its `\n`. A `\r` before that is left, and does not count.
     Line(Vec<u8>),
-    /// The front of a line that is too long, which is over the limit itself. The rest of it comes next, unless it is
-    /// passed over.
+    /// The beginning of a line that is too long. The next call returns more of the line, unless the caller skips the
+    /// rest.
     TooLong(Vec<u8>),
     /// There is no more.
     End,

@@ -98,8 +98,8 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    /// Where we listen, in a form that `send`, `chat` and `tap` take as it is; and what else is worth a line. A token that
-    /// somebody gave us is theirs to show.
+    /// The lines to print: the address, in a form that `send`, `chat` and `tap` accept, and further notes. A token that
+    /// was configured is not printed.
     pub(crate) fn notes(&self, address: &str) -> Vec<String> {
         let token = self.token.as_ref().filter(|_| self.is_new);
         let token = token.map(|token| format!("#token={}", escaped(token.reveal()))).unwrap_or_default();

@@ -35,7 +35,8 @@ struct File {
 }
 
 impl File {
-    /// Whether a browser can show it by itself. Scripts and style sheets are ruled by the document that uses them.
+    /// Whether a browser can show it by itself. Scripts and style sheets follow the policy of the document that uses
+    /// them.
     fn is_document(&self) -> bool {
         !self.path.ends_with(".js") && !self.path.ends_with(".css")
     }

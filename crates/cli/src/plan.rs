@@ -43,7 +43,7 @@ enum Side {
     Joins,
 }
 
-/// What fails when a line is too long.
+/// How much fails when a line is too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ends {
     /// The whole input, as a link would be closed.
@@ -152,7 +152,7 @@ impl Plan {
         line
     }
 
-    /// What fails when a line is longer.
+    /// How much fails when a line is too long.
     pub(crate) const fn too_long(&self) -> Ends {
         match self.dialect {
             Dialect::Ahp => Ends::All,
@@ -179,7 +179,7 @@ impl Plan {
         }
     }
 
-    /// What has to be fed to a machine before it splits `message`.
+    /// The inputs that a machine needs before it splits `message`.
     pub(crate) fn prelude(&self, message: &Message) -> Result<Vec<Input>, Error> {
         let capacity = match self.dialect {
             Dialect::Ahp => None,

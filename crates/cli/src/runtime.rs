@@ -16,7 +16,8 @@ pub(crate) fn run(work: impl Future<Output = Result<(), Error>>) -> Result<(), E
     result
 }
 
-/// A connection is a file. What the system lets us have of them is usually far more than it begins with.
+/// Raises the limit of open files, because each connection needs one. The system's maximum is usually far above the
+/// limit with which a program starts.
 #[cfg(unix)]
 pub(crate) fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};

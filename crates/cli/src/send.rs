@@ -20,7 +20,7 @@ use crate::runtime;
 use crate::settings::{Layers, LinkSettings, Origin, PATH, Settings, in_full, to_peer};
 use crate::shutdown::{self, Signal};
 
-/// What `send` does.
+/// The validated settings of `send`.
 #[derive(Debug)]
 pub(crate) struct SendSettings {
     pub(crate) route: Route,

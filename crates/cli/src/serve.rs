@@ -45,9 +45,9 @@ use self::page_address::{Redirect, page_address, print_qr_code};
 const MAX_TURNED_AWAY: usize = 64;
 /// How long that may take.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// Who has come in where nobody is asked for a token.
+/// The principal of all clients when no token is required.
 const ANYONE: &str = "anyone";
-/// How long a process that was killed may take to be gone.
+/// How long to wait for a killed process to exit.
 const LAST_BREATH: Duration = Duration::from_secs(1);
 
 /// Serves until it is told to stop, or until another host has taken over the log.
@@ -255,7 +255,7 @@ impl Server {
         }
     }
 
-    /// Lets nobody in any more, tells clients to come again, waits for them a while, and closes the log.
+    /// Stops listening, asks clients to connect again later, waits a while until they have left, and closes the log.
     async fn stop(self) {
         let Self { log, host, listener, relays, mut clients, shutdown_timeout, .. } = self;
         drop((listener, relays));
@@ -272,7 +272,7 @@ impl Server {
     }
 }
 
-/// The next client that comes through any of the relays. If there are none, nobody ever comes.
+/// The next client that connects through any of the relays. Without relays, this never resolves.
 async fn accept_any(relays: &mut Vec<Box<dyn Acceptor>>) -> ExternalPeer {
     std::future::poll_fn(|cx| {
         let mut accepted = None;

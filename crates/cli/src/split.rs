@@ -30,7 +30,7 @@ pub(crate) fn run(plan: &Plan, input: impl BufRead, mut output: impl Write, bar:
     }
     machine.handle(Input::send(Ticket(0), message), now);
     loop {
-        // What failed is in the events before a frame: an answer to the peer is no part of the message.
+        // Failures are among the events, so these are read before the frame is printed.
         let transmit = machine.poll_transmit(now);
         pass_events(plan, machine.as_mut(), bar)?;
         let Some(Transmit::Frame { bytes, .. }) = transmit else { break };
@@ -80,7 +80,7 @@ fn read(plan: &Plan, mut input: impl BufRead) -> Result<(u64, Bytes), Error> {
     Ok((breaks.saturating_add(1), Bytes::from(text)))
 }
 
-/// How far beyond the limit is read on, to say how long a message is that is over it.
+/// How many bytes beyond the limit are read, so that the error can say how long the message is.
 const READ_ON: u64 = 4096;
 
 /// Passes over white space: how many bytes, and how many line ends among them.

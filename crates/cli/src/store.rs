@@ -54,8 +54,8 @@ async fn list(args: ListArgs) -> Result<(), Error> {
     if args.json { print::list(&usages, &titles, output()) } else { print::table(&usages, &titles, output()) }
 }
 
-/// What each session is called. Without a list of sessions that can be read there are no titles; everything else of the
-/// log can be looked at all the same.
+/// The titles of the sessions. If the list of sessions cannot be read there are no titles, but the rest of the log can
+/// still be shown.
 async fn titles(log: &SqliteLog) -> Titles {
     let log: Arc<dyn Log> = Arc::new(log.clone());
     let sessions = maintenance::sessions(&log).await.unwrap_or_default();
@@ -127,7 +127,7 @@ async fn export(args: ExportArgs) -> Result<(), Error> {
     };
     let mut out = output();
     let exported = log.export(channels, &mut out).await;
-    // What could be read is of use, whatever else is wrong.
+    // The entries that could be read are useful even if others are damaged.
     let flushed = out.flush().map_err(Error::Output);
     let damaged = exported.map_err(|error| match error {
         ExportError::Write(error) => Error::Output(error),
@@ -180,7 +180,7 @@ async fn remove(args: EraseArgs) -> Result<(), Error> {
     let log = open_for_writing(&dir).await?;
     let shared: Arc<dyn Log> = Arc::new(log.clone());
     let erased = erase(&shared, &name).await.map_err(|error| Error::Host(error.message));
-    // Of the root nothing is erased, only let go: what was there is overwritten when the room is given back.
+    // The entries of the root are only released, and not overwritten. Compacting overwrites them.
     if erased.is_ok() && name == ROOT {
         log.compact().await.map_err(|error| Error::Host(error.to_string()))?;
     }
@@ -224,7 +224,7 @@ fn no_session(session: &str, dir: &Path) -> Error {
 
 fn unread(error: ReadError) -> Error {
     let text = error.to_string();
-    // What SQLite says of a page that it cannot make sense of.
+    // SQLite's text for a page that it cannot read.
     if text.contains("database disk image is malformed") { Error::DamagedFile } else { Error::Host(text) }
 }
 
@@ -234,7 +234,7 @@ fn length(dir: &Path) -> u64 {
 }
 
 fn note(text: &str) {
-    // Nobody reads this when it fails.
+    // If this fails, nobody reads standard error.
     let _ = writeln!(io::stderr(), "breakbulk: {text}");
 }
 

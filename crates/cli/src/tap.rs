@@ -22,7 +22,7 @@ use crate::settings::{BridgeSettings, Layers, Origin, Settings, in_full};
 use crate::shutdown;
 use crate::units;
 
-/// What `tap` does.
+/// The validated settings of `tap`.
 #[derive(Debug)]
 pub(crate) struct TapSettings {
     bridge: BridgeSettings,
@@ -60,7 +60,7 @@ impl TapSettings {
     }
 }
 
-/// Prints until it is told to stop, or nobody reads any more what it prints.
+/// Prints until a signal stops it, or until nobody reads its output any more.
 pub(crate) fn run(settings: TapSettings) -> Result<(), Error> {
     let printer = Arc::new(Mutex::new(Printer::open(&settings)?));
     let (clients, max_message_bytes) = (AtomicU64::new(0), settings.max_message_bytes);

@@ -1,4 +1,4 @@
-//! What a bridge says of itself: whether its host can be reached, and what has passed.
+//! The health and metrics pages of a bridge: whether its host can be reached, and what has passed.
 
 use std::fmt::{Display, Write};
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use rustyline::history::MemHistory;
 use rustyline::{Config, Editor, ExternalPrinter};
 use tokio::sync::mpsc;
 
-/// What came of asking for a line.
+/// The outcome of reading a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Typed {
     Line(String),
@@ -25,13 +25,14 @@ pub(super) struct Input {
     is_asked: bool,
     pub(super) is_terminal: bool,
     printer: Option<Box<dyn ExternalPrinter + Send>>,
-    /// How the terminal was before we changed it.
+    /// The settings of the terminal before the editor changed them.
     #[cfg(unix)]
     before: Option<rustix::termios::Termios>,
 }
 
 impl Input {
-    /// Standard input: a terminal, if what is printed is for people and goes there too, or else a pipe.
+    /// Opens standard input. It counts as a terminal if the output is for people and goes to a terminal, too; otherwise
+    /// as a pipe.
     pub(super) fn open(is_for_people: bool) -> io::Result<Self> {
         let is_terminal = is_for_people && io::stdin().is_terminal() && io::stdout().is_terminal();
         let (ask, asked) = std::sync::mpsc::channel::<String>();
@@ -78,12 +79,12 @@ impl Input {
         }
     }
 
-    /// Whether somebody may be typing now.
+    /// Whether a line is being read.
     pub(super) const fn is_asked(&self) -> bool {
         self.is_asked
     }
 
-    /// What was typed, once something was asked for. Cancel-safe.
+    /// Waits for the line that is being read; for ever if none is. Cancel-safe.
     pub(super) async fn next(&mut self) -> Typed {
         if !self.is_asked {
             return std::future::pending().await;
@@ -106,7 +107,7 @@ impl Input {
 }
 
 impl Drop for Input {
-    /// Somebody may be typing: then the terminal is as the editor wants it, and has to be again as it was.
+    /// While a line is being read, the terminal has the editor's settings. This restores the earlier ones.
     fn drop(&mut self) {
         #[cfg(unix)]
         if let Some(before) = self.before.take().filter(|_| self.is_asked) {

@@ -14,18 +14,18 @@ use crate::units;
 /// Where a conversation is printed.
 pub(super) struct Output {
     format: Format,
-    /// Whether a person reads it, who also types there.
+    /// Whether the output is a terminal, at which a person also types.
     is_terminal: bool,
     dim: Style,
     bold: Style,
-    /// What was printed last, if its line has not ended.
+    /// The kind of the last line, if it has no line end yet.
     open: Option<Open>,
-    /// Text that waits for its line's end, because somebody may be typing below it.
+    /// An unfinished line of text. It is printed when it is complete, because a person may be typing below it.
     waiting: String,
     turn: String,
 }
 
-/// A line that has not ended.
+/// The kind of a line that has no line end yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Open {
     Text,
@@ -67,7 +67,7 @@ impl Output {
         }
         match piece {
             Piece::Text(text) => self.stream(Open::Text, text, input),
-            // What is thought is for people who watch; whoever reads a pipe wants the answer.
+            // Reasoning is for people who watch; a program that reads a pipe wants the answer.
             Piece::Reasoning(text) if self.is_terminal => self.stream(Open::Reasoning, text, input),
             Piece::Reasoning(_) => Ok(()),
             Piece::Prompt(text) => self.line(&self.bold.apply_to(format!("> {}", plain(text))).to_string(), input),
@@ -121,7 +121,7 @@ impl Output {
         self.write(&format!("{text}\n"), input)
     }
 
-    /// What is no part of the conversation: whoever reads a pipe does not get it.
+    /// Prints a remark that is no part of the conversation: to standard error, unless the output is a terminal.
     fn aside(&mut self, text: &str) -> Result<(), Error> {
         if self.is_terminal {
             println(&self.dim.apply_to(text).to_string())
@@ -136,7 +136,7 @@ impl Output {
             let text = std::mem::take(&mut self.waiting) + text;
             return print(&text);
         }
-        // Above what somebody types, there is room for whole lines only.
+        // Only whole lines can be printed above the line that a person types.
         self.waiting.push_str(text);
         if let Some(end) = self.waiting.rfind('\n') {
             let rest = self.waiting.split_off(end.saturating_add(1));
@@ -150,7 +150,7 @@ impl Output {
         println(&object.to_string())
     }
 
-    /// What programs get of it, if anything.
+    /// The JSON object for programs; `None` if they do not get this piece.
     fn as_json(&self, piece: &Piece) -> Option<Value> {
         let turn = &self.turn;
         let object = match piece {

@@ -36,7 +36,7 @@ pub(super) enum Ending {
     Failed(String),
 }
 
-/// What was shown of the turn that is going on.
+/// How much of the running turn was shown.
 #[derive(Debug, Default)]
 pub(super) struct Screen {
     turn: Option<String>,
@@ -49,9 +49,9 @@ pub(super) struct Screen {
 
 #[derive(Debug, Default)]
 struct Call {
-    /// What it is called.
+    /// The tool's name for people.
     name: String,
-    /// What it is to do. Only some actions repeat it.
+    /// What the call will do. Only some actions repeat it.
     message: String,
     stage: Stage,
 }
@@ -122,7 +122,8 @@ impl Screen {
         out
     }
 
-    /// The state of the chat: shows what of it was not shown. With `history`, also the last so many turns before.
+    /// Takes the chat's state; returns what was not shown of it yet. With `history`, also the last so many turns
+    /// before.
     pub(super) fn snapshot(&mut self, state: &Value, history: usize) -> Vec<Piece> {
         let mut out = Vec::new();
         let turns = state["turns"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -152,7 +153,7 @@ impl Screen {
         out
     }
 
-    /// The rest of a turn that is over.
+    /// Takes a completed turn, and shows the rest of it.
     fn ended(&mut self, turn: &Value, out: &mut Vec<Piece>) {
         self.parts(&turn["responseParts"], out);
         let failure = || {
@@ -233,7 +234,7 @@ impl Screen {
         let (name, message) = (call.name.clone(), call.message.clone());
         match state["status"].as_str().unwrap_or_default() {
             "pending-confirmation" => out.push(Piece::Confirm { call: id, text: format!("{name}: {message}") }),
-            // What we allowed ourselves was at this stage already.
+            // A call that this client allowed was shown as running then.
             "running" => {
                 out.push(Piece::Tool { call: id, status: "running", text: format!("{name}: {message}") });
             }

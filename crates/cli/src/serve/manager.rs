@@ -1,4 +1,4 @@
-//! What a service manager hears of us, if one wants to: systemd names a socket for it in `NOTIFY_SOCKET`.
+//! Notifies the service manager: systemd names a socket for this in `NOTIFY_SOCKET`.
 
 /// Clients can connect.
 pub(super) fn ready() {

@@ -275,7 +275,7 @@ impl AgentSettings {
         self.program().map_or("demo", |program| &program.name)
     }
 
-    /// What it is, for who starts the host.
+    /// A description for the person who starts the host.
     pub(crate) fn description(&self) -> String {
         let Some(config) = self.program() else { return "demo (a script, needs no account)".to_owned() };
         let program = config.command.first().map(|program| program.as_os_str()).unwrap_or_default();
@@ -333,7 +333,7 @@ impl AgentSettings {
 }
 
 impl AgentTable {
-    /// Sets what is the same for all programs.
+    /// Sets the options that all programs have.
     fn apply(&self, program: &mut ProgramConfig) {
         program.name.clone_from(&self.name);
         if !self.command.is_empty() {
@@ -374,7 +374,7 @@ fn check_command(kind: AgentKind, command: &[String]) -> Result<(), String> {
     }
 }
 
-/// What an agent is called that has no name: its kind, and of those of a protocol its program.
+/// The name of an agent that was given none: its kind, or for `acp` the name of its program.
 fn usual_name(kind: AgentKind, command: &[String]) -> String {
     let program = command.first().and_then(|program| program.rsplit('/').next());
     match (kind, program) {

@@ -47,7 +47,7 @@ scopes! {
         Group::Ends => setting.key == "listen",
         Group::Frames => setting.key != "dialect",
         Group::Connecting => false,
-        // It connects to nobody, and holds nothing back.
+        // A relay does not dial, and holds no messages back.
         Group::Limits | Group::Time => !matches!(setting.key, "connect_timeout" | "max_held"),
         _ => true,
     };
@@ -113,8 +113,8 @@ pub(crate) struct Typed {
     pub(crate) texts: Vec<String>,
 }
 
-/// The flags that follow from the table. What they say is read where all settings are, so that a bad value is told in
-/// the same way wherever it comes from.
+/// The flags that follow from the table. Their values are parsed together with all other settings, so that a wrong
+/// value gets the same error wherever it comes from.
 #[derive(Debug)]
 struct Flags<S>(Vec<Typed>, PhantomData<S>);
 

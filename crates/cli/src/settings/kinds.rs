@@ -201,8 +201,8 @@ pub(crate) struct LogLevel(String);
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 impl LogLevel {
-    /// The filter. A mere level is for our own crates: what libraries say is worth hearing from `warn` on, and in full
-    /// at `trace`.
+    /// The filter. A level without targets applies to our own crates; libraries are logged from `warn` on, and fully at
+    /// `trace`.
     pub(crate) fn filter(&self) -> EnvFilter {
         let level = &self.0;
         EnvFilter::new(match level.as_str() {
@@ -309,7 +309,7 @@ impl Listen {
             AddressError::UnknownScheme { scheme, likely: Some(_) } if is_port => {
                 AddressError::UnknownScheme { scheme, likely: Some(format!(":{text}")) }
             }
-            // A port has to be named: without one it would be 80, which is rarely free to have.
+            // The suggestion has a port, because the default would be 80, which is rarely free.
             AddressError::UnknownScheme { scheme, likely: Some(likely) }
                 if likely.starts_with("ws") && !text.contains([':', '/']) =>
             {

@@ -124,7 +124,7 @@ impl Layers {
         self.texts(key).first().map(String::as_str)
     }
 
-    /// What people call the setting: an argument without dashes has the name that help gives it.
+    /// The setting's name for people: for an argument without dashes, the name in `--help`.
     pub(super) fn name(&self, key: &'static str) -> &'static str {
         match self.origin(key) {
             Origin::Argument(name) => name,

@@ -15,7 +15,7 @@ use super::serve::check_query;
 use super::{HostLimits, HostSettings, Layers, Origin, SettingError, Settings, find};
 use crate::units;
 
-/// What `bridge` does.
+/// The validated settings of `bridge`.
 #[derive(Debug)]
 pub(crate) struct BridgeSettings {
     /// From the clients.
@@ -152,7 +152,7 @@ impl BridgeSettings {
     }
 }
 
-/// Why an address is refused that is not loopback. A name is known to be none only when it is resolved.
+/// Why an address other than loopback is refused. A host name can be checked only after it is resolved.
 pub(crate) const REMOTE: &str = "can be reached from other machines: listen on 127.0.0.1, or add --bind-any";
 
 impl Access {
@@ -179,7 +179,7 @@ impl Access {
             (None, true) => {
                 return Err(layers.refuse("listen", "wss: needs tls_cert and tls_key, or tls_self_signed".into()));
             }
-            // Who has configured a certificate must not get a port without TLS.
+            // With a configured certificate, a port without TLS would be a mistake.
             (Some(_), false) if listen.is_some_and(|listen| listen.transport.is_web_socket()) => {
                 return Err(layers.refuse("listen", "a certificate is set, so it must be wss:".into()));
             }
@@ -254,7 +254,7 @@ impl LinkSettings {
         })
     }
 
-    /// The route to an address, with its limits; or what is allowed.
+    /// The route to an address, with its limits. The error says what is allowed.
     pub(super) fn route(&self, address: Address, role: Role) -> Result<Route, String> {
         Route::prove(address, role, self.limits, &self.budget).map_err(|error| match error.key {
             "max_frame_bytes" => format!("allowed as a cap are {} to {} bytes", error.min, error.max),
@@ -290,8 +290,8 @@ pub(crate) fn check(settings: Settings, layers: &Layers) -> Result<(), SettingEr
     Ok(())
 }
 
-/// The address of a peer, which stands under `key`, with what was said about it outside of it; and the key of what says
-/// its cap.
+/// The address of a peer with the options that other settings add to it, and the key of the setting that gives its cap.
+/// The address is the value of `key`.
 pub(super) fn towards_peer(mut address: Address, key: &'static str, settings: &Settings) -> (Address, &'static str) {
     address.dialect = address.dialect.or(settings.dialect);
     if address.cap.is_some() || address.preset.is_some() {
@@ -307,7 +307,7 @@ pub(super) fn towards_peer(mut address: Address, key: &'static str, settings: &S
     (address, capped_by)
 }
 
-/// The headers to send, of which none is the handshake's own.
+/// The headers to send. Headers of the handshake itself are refused.
 fn headers(named: &[Header], layers: &Layers) -> Result<HeaderMap, SettingError> {
     let mut dialer = Dialer::default();
     for Header { name, value } in named {
@@ -381,7 +381,8 @@ fn limit(
     layers.refuse(key, allowed)
 }
 
-/// A bridge has no memory for the longest message of each direction. Named is the setting that somebody gave.
+/// The error when a bridge has no memory for the longest message of each direction. It names the setting that the user
+/// gave.
 fn no_memory(
     error: &LimitsError,
     layers: &Layers,
@@ -395,8 +396,8 @@ fn no_memory(
     too_little(error.value, " and one message from each side may arrive at the same time", layers, budget, fits)
 }
 
-/// There is too little memory for messages of `max_message` bytes: says how much is needed. Of two settings that do not
-/// suffice, it is the one that somebody gave.
+/// The error when there is too little memory for messages of `max_message` bytes: says how much is needed. If either of
+/// two settings could be changed, it names the one that the user gave.
 fn too_little(
     max_message: u64,
     also: &str,

@@ -11,7 +11,7 @@ use super::{Layers, SettingError, Settings};
 /// Where a relay listens if nobody says where.
 const USUAL: &str = "ws://127.0.0.1:8080";
 
-/// What `relay` does.
+/// The validated settings of `relay`.
 #[derive(Debug)]
 pub(crate) struct RelaySettings {
     /// A WebSocket's address, without a path.

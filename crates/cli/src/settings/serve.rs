@@ -1,4 +1,4 @@
-//! The settings of a host as proven: where it listens, who may come in, and what it may use.
+//! The validated settings of a host: where it listens, who may connect, and how much it may use.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub(crate) const PATH: &str = "/ahp";
 /// Where clients of message protocol v2 connect.
 pub(crate) const V2_PATH: &str = "/v2";
 
-/// What `serve` does.
+/// The validated settings of `serve`.
 #[derive(Debug)]
 pub(crate) struct ServeSettings {
     /// From the clients, by a WebSocket.
@@ -42,7 +42,8 @@ pub(crate) struct ServeSettings {
     pub(crate) via: Vec<Route>,
     pub(crate) access: Access,
     pub(crate) link: LinkSettings,
-    /// Whether somebody said how long frames may be. Else a client that does not segment sends what it likes in one.
+    /// Whether the user limited the length of frames. If not, a client that does not segment may send any message in
+    /// one frame.
     pub(crate) is_capped: bool,
     pub(crate) max_connections: usize,
     /// Where the log is.
@@ -131,7 +132,7 @@ impl HostLimits {
     }
 }
 
-/// How the memory of a host is divided. Together they are all of it.
+/// How the memory of a host is divided. The shares add up to all of it.
 struct Shares {
     /// Messages that are arriving, and requests until they are done: five eighths.
     incoming: u64,
@@ -243,7 +244,7 @@ fn roots(named: &[Dir]) -> Result<Vec<PathBuf>, String> {
 
 /// A setting that is a limit of the library's.
 pub(super) trait Set<T> {
-    /// Puts it there; the error says what is allowed.
+    /// Writes the value to `place`; the error says what is allowed.
     fn set(&self, place: &mut T) -> Result<(), String>;
 }
 
@@ -286,7 +287,7 @@ fits! {
     PathBuf => OsString, |value| value.clone().into_os_string();
 }
 
-/// A program without arguments; none named leaves what is there.
+/// A program without arguments. If none is set, `place` stays as it is.
 impl Set<Vec<OsString>> for Option<PathBuf> {
     fn set(&self, place: &mut Vec<OsString>) -> Result<(), String> {
         if let Some(program) = self {

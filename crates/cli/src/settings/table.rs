@@ -73,14 +73,14 @@ macro_rules! settings {
             show: |texts| Ok(<$kind as Field>::read(texts)?.shown()),
         },)+)+];
 
-        /// What each of these settings is.
+        /// The values of these settings.
         #[derive(Debug)]
         pub(crate) struct $name {
             $($($(#[doc = $doc])+ pub(crate) $key: $kind,)+)+
         }
 
         impl $name {
-            /// Reads all of them, the wrong ones of other commands too: what is written down should hold.
+            /// Reads all of them, also those that this command does not use, so that a wrong value in a file is found.
             pub(crate) fn read(layers: &Layers) -> Result<Self, SettingError> {
                 Ok(Self { $($($key: layers.read(stringify!($key))?,)+)+ })
             }

@@ -9,7 +9,7 @@ use breakbulk_proto::{Kind, Message};
 
 use super::groups::{Groups, SEGMENT, Whole};
 
-/// What is known of a message that has passed.
+/// One line of output: a message that has passed.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) at: SystemTime,
@@ -72,7 +72,7 @@ impl Follower {
         Self { client, client_id: None, asked: HashMap::new(), groups }
     }
 
-    /// The line for what has passed; `None` if that is part of a message whose rest is to come.
+    /// Takes a message that has passed; returns its line. `None` for a segment that does not complete its message.
     pub(super) fn follow(&mut self, passed: Passed) -> Option<Line> {
         let now = Instant::now();
         let is_to_host = passed.to == SideId::Upstream;
@@ -83,7 +83,7 @@ impl Follower {
         {
             let Whole { content, bytes, segments, took } = taken?;
             let message = content.map(Message::from);
-            // Of what could not be held nobody knows what it was.
+            // The kind of a message that was not held is unknown.
             let kind = if message.is_some() { Kind::Notification } else { Kind::Other };
             let frames = FrameCounts { received: segments, sent: segments };
             let passed = Passed::new(passed.to, kind, message.unwrap_or_default(), frames, took);

@@ -19,7 +19,7 @@ const MAX_GROUPS: usize = 32;
 #[derive(Debug)]
 pub(super) struct Groups {
     open: HashMap<String, Group>,
-    /// Bytes of unfinished messages that may be held; of a message beyond them only the size is known.
+    /// Bytes of unfinished messages that may be held. Of a message beyond that, only the size is known.
     left_bytes: u64,
 }
 
@@ -28,7 +28,7 @@ struct Group {
     began: Instant,
     segments: u32,
     bytes: u64,
-    /// `None` if there was no room for it, or if it is not what it should be.
+    /// `None` if it was too long to be held, or was not valid base64.
     content: Option<Vec<u8>>,
 }
 
@@ -63,7 +63,8 @@ impl Groups {
         Self { open: HashMap::new(), left_bytes: max_bytes }
     }
 
-    /// Takes a segment. What it completes, if anything; an error if it is no segment, and a line of its own.
+    /// Takes a segment. Returns the message if this completes it. An error means that the frame is no segment, and gets
+    /// a line of its own.
     pub(super) fn take(&mut self, frame: &[u8], now: Instant) -> Result<Option<Whole>, NoSegment> {
         let Frame { params: Segment { group_id, index, total, data } } =
             serde_json::from_slice(frame).map_err(|_| NoSegment)?;

@@ -140,7 +140,8 @@ fn without_place(line: &str) -> String {
     format!("{file}: {description}")
 }
 
-/// What `these` has more often than `those`, each as many times.
+/// The entries of `these` that are not in `those`. An entry that occurs more often in `these` is returned once for each
+/// extra occurrence.
 fn beyond(these: &Bag, those: &Bag) -> Vec<String> {
     let more = these.iter().flat_map(|(name, count)| {
         let more = count.saturating_sub(those.get(name).copied().unwrap_or(0));

@@ -58,7 +58,7 @@ struct TextSource {
     state: Arc<State>,
     memory: AnswerMemory,
     name: TextName,
-    /// Where it is, once the turn is over.
+    /// The place of the text in the turn's record, once the turn is completed.
     completed: OnceCell<TurnText>,
 }
 
@@ -252,7 +252,7 @@ fn name(segment: &str) -> Option<String> {
 }
 
 impl From<FileError> for ContentError {
-    /// Whoever asks does not learn what is outside of the roots.
+    /// A path outside of the roots gets the same answer as one that does not exist.
     fn from(error: FileError) -> Self {
         match error {
             FileError::System(error) => Self::Failed(error.to_string()),

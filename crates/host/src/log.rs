@@ -109,8 +109,8 @@ pub trait Log: Send + Sync + 'static {
     /// Follows the log from the first entry after `after`. Entries of other channels are skipped.
     fn tail(&self, after: Seq, channels: Channels) -> Box<dyn Tail>;
 
-    /// Entries of one channel whose seqs are in `range`, from its beginning: at least one if there is any, and no more
-    /// than `max_bytes` of bodies beside that. To go on, ask again from after the last one.
+    /// Reads the entries of one channel whose seqs are in `range`, in order. Returns as many as have at most
+    /// `max_bytes` of bodies, but at least one if there is any. To continue, ask again from after the last one.
     fn read<'a>(
         &'a self,
         channel: &'a str,
@@ -134,8 +134,8 @@ pub trait Log: Send + Sync + 'static {
     /// The last saved snapshot of a channel.
     fn snapshot<'a>(&'a self, channel: &'a str) -> BoxFuture<'a, Result<Option<Snapshot>, ReadError>>;
 
-    /// Encoded rows of a channel whose indices are in `range`, from its beginning: at least one if there is any, and no
-    /// more than `max_bytes` beside that.
+    /// Reads the encoded rows of a channel whose indices are in `range`, in order: as many as fit `max_bytes`, but at
+    /// least one if there is any.
     fn rows<'a>(
         &'a self,
         channel: &'a str,
@@ -143,8 +143,9 @@ pub trait Log: Send + Sync + 'static {
         max_bytes: usize,
     ) -> BoxFuture<'a, Result<Rows, ReadError>>;
 
-    /// Some bytes of one encoded row, for a reader that does not want all of it in memory: fewer than asked for at its end, none
-    /// after it, and `None` if there is no such row. They are not compared with the row's checksum, which is one for all of it.
+    /// Reads some bytes of one encoded row, for a reader that does not want to hold all of it: fewer than requested at
+    /// its end, none after it, and `None` if there is no such row. The row's checksum is not verified, because it
+    /// covers the whole row.
     fn row_bytes<'a>(
         &'a self,
         channel: &'a str,

@@ -29,7 +29,7 @@ fn words(path: &str, error: &str) -> String {
         return format!("the field {} is missing", quoted(&whole));
     }
     let subject = if path.is_empty() { "the value".to_owned() } else { format!("the field {}", quoted(path)) };
-    // What was expected comes after the value, which may contain the same words.
+    // The message ends with what was expected. The value before it may contain the same words.
     match error.rsplit_once(", expected ") {
         Some((_, expected)) if error.starts_with("unknown variant") => {
             format!("{subject} must be {}", expected.replace('`', "\""))

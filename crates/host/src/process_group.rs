@@ -35,7 +35,7 @@ pub(crate) struct ProcessGroup {
 pub(crate) struct Mark {
     /// The name of the variable.
     pub(crate) name: &'static str,
-    /// A value that nobody else has.
+    /// A random value.
     pub(crate) value: String,
 }
 
@@ -49,7 +49,7 @@ impl ProcessGroup {
         let is_over = Arc::clone(&group.is_over);
         let waiter = std::thread::Builder::new().name("child-wait".into()).spawn(move || {
             if let Ok(child) = told.recv() {
-                // Nobody may want to know any more.
+                // The receiver may be gone.
                 let _ = sender.send(wait(child, pid, mark.as_ref(), &is_over));
             }
         });
@@ -87,9 +87,10 @@ impl ProcessGroup {
         if *is_over {
             return;
         }
-        // First those that have left the group: when the leader is gone, nothing may be left to be found by.
+        // Processes that have left the group come first: killing the leader may end the wait, and then nobody looks for
+        // them.
         signal_marked(self.mark.as_ref(), signal);
-        // What is gone needs no signal.
+        // This fails if the group is gone.
         let _ = kill_process_group(self.pid, signal);
     }
 }
@@ -122,7 +123,7 @@ fn signal_marked(mark: Option<&Mark>, signal: Signal) -> usize {
     let mut count = 0;
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(number) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
-        // What belongs to other users cannot be read, and is none of ours.
+        // The environment of other users' processes cannot be read. None of them is ours.
         let Ok(environment) = std::fs::read(entry.path().join("environ")) else { continue };
         let is_marked = environment.split(|byte| *byte == 0).any(|variable| variable == line.as_bytes());
         if is_marked

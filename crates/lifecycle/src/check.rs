@@ -17,7 +17,7 @@ pub struct Checker {
 /// A rule of the grammar that an event breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// Only a token to resume with and another mode may come outside of a turn.
+    /// Outside of a turn, only a resume token and a change of the mode are allowed.
     #[error("an event outside of a turn")]
     OutsideTurn,
     /// One turn at a time.

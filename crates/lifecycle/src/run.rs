@@ -2,7 +2,7 @@
 
 use crate::{Failure, Outcome};
 
-/// What became of a line of an agent's program.
+/// How a line of an agent's program was handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Received {
     /// It was understood.

@@ -1,4 +1,4 @@
-//! A call of a tool: what it is, what is asked about it, and what comes of it.
+//! A tool call: its input, the question whether it may run, and its outcome.
 
 use crate::Id;
 

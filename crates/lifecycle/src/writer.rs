@@ -218,8 +218,8 @@ impl OpenTurn {
         true
     }
 
-    /// Ends all messages and calls of a speaker, and of those that it set to work. The youngest calls first: who was set
-    /// to work began later than who did it.
+    /// Ends all messages and calls of a speaker, and of its sub-agents. The youngest calls end first, because a
+    /// sub-agent's calls are younger than the call that started it.
     fn close(&mut self, speaker: Option<usize>, out: &mut Out) {
         let below = self.calls.below(speaker);
         self.words.end_all(

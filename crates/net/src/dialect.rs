@@ -20,7 +20,7 @@ pub enum Dialect {
     Plain,
 }
 
-/// What a link tells beside the frames of its peer.
+/// What a link reports about the frames that we send, and about their senders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Feedback {
     /// Nothing.
@@ -120,7 +120,7 @@ impl Setup {
             Dialect::Cep22 => {
                 let config = cep22::Config {
                     limits: self.limits,
-                    // On links without tags, who chooses this dialect says that the peer takes transfers.
+                    // On links without tags, choosing this dialect means that the peer takes transfers.
                     known_support: self.feedback == Feedback::None,
                     acks: self.feedback == Feedback::Full,
                     // The application may know nothing of tokens. A host sends requests, too.

@@ -15,7 +15,7 @@ use crate::link::{Arrival, HalfClose, Link, LinkError};
 /// How long a link usually has to take our close before it is dropped.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
 
-/// How long it has when the peer has closed both directions: then nobody waits for what we still have to send.
+/// The same after the peer has closed both directions: then nobody waits for what we still have to send.
 const CLOSE_TIME_AFTER_PEER: Duration = Duration::from_secs(1);
 
 /// While frames keep coming and going, the machine's timeout is checked once in this time. Before that, the frames that had
@@ -73,7 +73,7 @@ enum DriverPhase {
     Closed,
 }
 
-/// What the peer has said about its direction.
+/// Whether the peer still sends.
 #[derive(Debug)]
 enum InputState {
     Open,
@@ -90,7 +90,7 @@ enum InputState {
     },
 }
 
-/// What the peer was told about our direction.
+/// Whether we still send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OutputState {
     Open,
@@ -279,7 +279,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
 
     /// Makes and writes one frame if the link takes one, or flushes if there is none. Whether there was one.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Result<bool, LinkError> {
-        // After a close there is nothing more to make, and a link that has it is not ready any more.
+        // After a close the machine has nothing more to send, and the link is not ready any more.
         if self.output != OutputState::CloseSent
             && self.poll_ready(cx)?.is_ready()
             && let Some(transmit) = self.machine.poll_transmit(now())

@@ -85,7 +85,8 @@ impl LinkRequest {
     }
 }
 
-/// Accepts peers that come in through a transport. When it is dropped, no more come; links that it has brought live on.
+/// Accepts peers that connect through a transport. When this is dropped, no more are accepted; accepted links stay
+/// open.
 pub trait Acceptor: Send {
     /// The next peer; `None` when no more will come. Problems with a single peer, and temporary ones, are its own affair.
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Option<ExternalPeer>>;
@@ -97,6 +98,7 @@ pub struct ExternalPeer {
     pub link: BoxLink,
     /// Its name in logs, which stays the same when it comes again.
     pub name: String,
-    /// Who it has proven to be: its bytes are charged to this principal. `None` if anybody could claim to be it.
+    /// The principal as which the peer has authenticated: its bytes are charged to this. `None` if any peer could claim
+    /// the name.
     pub principal: Option<Arc<str>>,
 }

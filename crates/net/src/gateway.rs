@@ -59,15 +59,15 @@ pub struct Gateway {
     max_clients: usize,
 }
 
-/// How long what is under way has to finish when a side has closed, or the program stops.
+/// How long messages under way have to arrive when a side has closed, or the program stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Clients at once. Each may be a process of its own.
 const MAX_CLIENTS: usize = 256;
 
-/// How deep a message may be nested that is received in frames or segments: the most that limits allow. What is nested deeper than
-/// is sent on can then be answered, replaced or left out, and does not close the link on which it came. A line needs no such
-/// exception, because a line that is refused closes nothing.
+/// How deep a received message may be nested in frames or segments: the most that limits allow. A message that is too
+/// deep to be sent on can then be answered, replaced or left out, and the link on which it came stays open. Lines need
+/// no such exception, because a refused line closes nothing.
 const MAX_RECEIVED_DEPTH: u32 = 1 << 24;
 
 /// What is remembered across connections.
@@ -210,10 +210,10 @@ impl Gateway {
         upstream.limits = received_limits(&upstream, upstream_limits)?;
         // The gateway charges a message until it has left.
         (downstream.charge, upstream.charge) = (Charge::UntilDone, Charge::UntilDone);
-        // Whoever puts segments together checks all of a message; nobody else has to, as with one that a program sends.
+        // A receiver with segments checks each message that it reassembles. For a plain receiver, the bridge checks it.
         let check = |receiver: Dialect| if receiver == Dialect::Plain { Check::Whole } else { Check::Front };
         (downstream.check, upstream.check) = (check(upstream.dialect), check(downstream.dialect));
-        // What a link takes is negotiated on that link: with a client that is not asked there, nothing is.
+        // Each link negotiates its own segments. The client's offer must not reach the host.
         upstream.hides_chunking = true;
         Ok(Self {
             setups: Pair { downstream, upstream },

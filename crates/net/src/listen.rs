@@ -39,7 +39,7 @@ pub struct ListenConfig {
     pub allow_remote: bool,
     /// Who may connect.
     pub access: AccessPolicy,
-    /// What decides about WebSockets in place of `access`, for servers whose clients prove who they are in another way.
+    /// Decides about WebSockets instead of `access`, for servers whose clients authenticate in another way.
     pub gate: Option<Gate>,
     /// TLS, if the links are `wss`.
     pub tls: Option<ServerTls>,

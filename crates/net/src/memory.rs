@@ -54,8 +54,8 @@ const RETRY: Duration = Duration::from_millis(100);
 pub(crate) struct Reservation(Option<Grant>);
 
 impl Reservation {
-    /// The reservation of a message of `bytes` bytes that waits for its receiver: what was reserved as it arrived, or if
-    /// there is none, what `account` gives. It may be that this is nothing now.
+    /// The reservation of a message of `bytes` bytes that waits for its receiver: the grant with which it arrived, or
+    /// else a new one from `account`, which may be empty if there is no memory now.
     pub(crate) fn waiting(account: &Account, arrived: Option<Grant>, bytes: u64) -> Self {
         let schedule = Schedule { started: now(), timeout: TIME };
         match arrived {
@@ -95,7 +95,7 @@ impl Reservation {
         self.0.as_ref().is_some_and(Grant::evicted)
     }
 
-    /// Says how many bytes have arrived, or have left. Who is furthest behind is evicted first.
+    /// Notes how many bytes have arrived or left. The reservation that is furthest behind is evicted first.
     pub(crate) fn note_progress(&self, bytes: u64) {
         if let Some(grant) = &self.0 {
             grant.note_received(bytes);
@@ -146,9 +146,9 @@ pub(crate) struct FrameMemory {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FrameState {
-    /// What was asked for is reserved.
+    /// The requested bytes are reserved.
     Granted,
-    /// There was no memory when it was last asked for.
+    /// There was no memory at the last attempt.
     Waiting,
     /// The budget has evicted a frame of so many bytes.
     Evicted(u64),
@@ -347,7 +347,8 @@ pub(crate) const fn is_segmented(dialect: Dialect) -> bool {
     }
 }
 
-/// What is reserved for segments of a side: two of the longest, because one that begins a message leaves memory for another.
+/// The memory that is reserved for segments of a side: two of the longest, because a segment that begins a message
+/// leaves memory for another.
 fn frames_reserve(setup: &Setup) -> u64 {
     match setup.max_frame_bytes() {
         longest if is_segmented(setup.dialect) && longest > FREE_FRAME => longest.saturating_mul(2),
@@ -355,8 +356,8 @@ fn frames_reserve(setup: &Setup) -> u64 {
     }
 }
 
-/// The longest message for which there would be enough memory: what is not reserved for frames is for one from each side, and
-/// where a frame may be as long as a message, for two more.
+/// The longest message that the budget could hold. The memory that is not reserved for frames holds one message from
+/// each side, and two more where a frame may be as long as a message.
 fn longest_message(setups: [&Setup; 2], budget: BudgetConfig) -> u64 {
     let is_long = |setup: &&Setup| setup.dialect == Dialect::Stdio;
     let frames = setups

@@ -126,14 +126,14 @@ struct Pump {
 /// Whether the application still has its end.
 enum Stage {
     Here,
-    /// It has dropped its end, so nobody reads any more. What it sent has to be sent within this time.
+    /// The application has dropped its end and reads nothing more. Its last messages have this long to be sent.
     Leaving(Pin<Box<Sleep>>),
     /// The machine was told to close.
     Left,
 }
 
 impl Stage {
-    /// Resolves when the time for sending the rest is up. Never, while the application has its end.
+    /// Resolves when the time for sending the rest is over; never while the application has its end.
     async fn is_late(&mut self) {
         match self {
             Self::Leaving(linger) => linger.await,

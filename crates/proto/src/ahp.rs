@@ -74,7 +74,7 @@ pub struct Config {
     pub agreed: Option<Chunking>,
     /// Whether chunking is hidden from the application even if it asks for it, because its own link takes no segments.
     pub hides_chunking: bool,
-    /// Until when a message that has arrived is charged to the account.
+    /// How long an arrived message is charged to the account.
     pub charge: Charge,
     /// Unpredictable bytes, for group ids that nobody can guess.
     pub seed: [u8; 32],
@@ -313,8 +313,8 @@ impl Connection {
             let order = OrderClass::of(self.role, scan.envelope.kind(), &method).in_lane(channel.as_deref());
             let action = rpc::string(&message, scan.paths.get(ACTION_AT)).filter(|_| method == order::DISPATCH);
             let passes = self.role == Role::Client && order::passes_other_channels(&method, action.as_deref());
-            // It may overtake others only if it fits one frame. Otherwise a later message for its channel could overtake it. Whether it
-            // fits is known only when the peer's limits are.
+            // It may overtake others only if it fits one frame; otherwise a later message for its channel could
+            // overtake it. The peer's limits must be known to tell.
             let theirs = self.agreement.theirs.filter(|_| !self.agreement.is_waiting());
             let is_short = !self.agreement.is_waiting() && self.sender.fits(&message, theirs);
             if passes && is_short && !self.sender.has_unfinished(order) { Order::Free } else { order }
@@ -355,7 +355,7 @@ impl Connection {
     /// is ordered, a server closes the link, because the client's state would diverge without it.
     fn give_up(&mut self, out: Outgoing, is_ordered: bool, error: SendError) {
         let diverges = self.role == Role::Server && is_ordered && {
-            // Only the front was scanned, so what seemed to be a notification may have an id at its end.
+            // Only the front was scanned, so a message that looks like a notification may have an id at its end.
             let (kind, id) = out.named();
             kind == Kind::Notification || (kind == Kind::Other && id.is_none())
         };

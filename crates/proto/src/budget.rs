@@ -23,10 +23,11 @@ const STEP: u64 = 16 << 10;
 /// What a group costs beside its bytes: its table entry, its id and what follows the JSON in it.
 pub(crate) const GROUP_COST: u64 = 2048;
 
-/// What the list of a group's first blocks takes: they are small, and the later ones are large.
+/// The memory for the list of a group's first blocks, which are small. Later blocks are large, so their list costs
+/// little.
 const LIST_COST: u64 = 1024;
 
-/// What a group costs that may come to `bytes` bytes, with the list of its blocks.
+/// The cost of a group that may grow to `bytes` bytes, with the list of its blocks.
 pub(crate) const fn group_cost(bytes: u64) -> u64 {
     bytes.saturating_add(bytes >> 12).saturating_add(LIST_COST + GROUP_COST)
 }
@@ -50,7 +51,8 @@ impl BudgetConfig {
         grant.saturating_sub(grant >> 12).saturating_sub(LIST_COST + GROUP_COST)
     }
 
-    /// What has to be reserved, beyond the floor, so that a message of `bytes` bytes can arrive whatever else is held.
+    /// How much must be reserved beyond the floor, so that a message of `bytes` bytes can always arrive, whatever else
+    /// is held.
     #[must_use]
     pub const fn reserve_for(&self, bytes: u64) -> u64 {
         self.drawn(group_cost(bytes))
@@ -67,7 +69,7 @@ impl BudgetConfig {
         self.floor_bytes.saturating_add(shared)
     }
 
-    /// What of `held` bytes is beyond the floor.
+    /// How many of `held` bytes are beyond the floor.
     const fn drawn(&self, held: u64) -> u64 {
         held.saturating_sub(self.floor_bytes)
     }
@@ -163,11 +165,11 @@ impl Budget {
     }
 }
 
-/// The budget cannot grant what was asked for now.
+/// The budget cannot grant the requested bytes now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the memory budget has no {bytes} bytes left")]
 pub struct Full {
-    /// What was asked for.
+    /// The requested bytes.
     pub bytes: u64,
 }
 
@@ -415,8 +417,8 @@ impl TrackedGroup {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// How many bytes the group lacks, compared with one that arrives at an even pace. Time in which its connection is not read
-    /// counts half: that may be nobody's fault, but must not hold up others for ever.
+    /// How many bytes the group is behind one that arrives at an even pace. Time in which its connection is not read
+    /// counts half: the peer may not be to blame for it, but must not hold up others for ever.
     fn behind(&self, now: Instant) -> u64 {
         let read = self.clock.read(now).saturating_sub(self.started).as_micros();
         let passed = now.saturating_duration_since(self.schedule.started).as_micros();
@@ -525,15 +527,15 @@ impl BudgetState {
         }
     }
 
-    /// What is reserved for other shares than this one, and not in use there.
+    /// The bytes that are reserved for other shares and not in use there.
     fn reserved_for_others(&self, share: usize, used: &PerShare) -> u64 {
         let shares = self.reserved.iter().zip(used).enumerate();
         let others = shares.filter(|(other, _)| *other != share);
         others.fold(0, |sum, (_, (reserved, used))| sum.saturating_add(reserved.saturating_sub(*used)))
     }
 
-    /// Whether `share` could use bytes that this account gives back: they are of the same share, or beyond what is reserved for
-    /// theirs.
+    /// Whether `share` could use bytes that this account gives back: it could if they belong to the same share, or
+    /// exceed the reservation of theirs.
     fn would_help(&self, share: usize, account: u64) -> bool {
         let Some(other) = self.accounts.get(&account).map(|account_state| account_state.share) else { return false };
         other == share || self.used.get(other) > self.reserved.get(other)

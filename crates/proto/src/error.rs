@@ -154,7 +154,7 @@ pub enum Violation {
     ProgressNotIncreasing {
         /// What came.
         got: u64,
-        /// What it had to exceed.
+        /// The `progress` that it had to exceed.
         after: u64,
     },
     /// `start` lacks a well-formed digest.
@@ -175,7 +175,7 @@ pub enum Violation {
     /// Two different chunks have the same place: this `progress` or index.
     #[error("two different chunks at place {0}")]
     ChunkConflict(u64),
-    /// A chunk is missing, and so many later ones have come that its place was skipped. Or it came after that.
+    /// A chunk came after the window had passed its place, or never came while the window filled up.
     #[error("chunk at {at} is outside the window of {window}")]
     OutsideWindow {
         /// Its `progress`.
@@ -303,7 +303,7 @@ pub enum LineFault {
     Unfinished,
 }
 
-/// What is said of the messages of a batch that got no answer.
+/// The words for messages of a batch that got no answer.
 fn left_words(left: u64) -> String {
     if left == 0 { String::new() } else { format!("; {left} of its messages are not answered") }
 }
@@ -568,7 +568,7 @@ mod tests {
         assert!(reason.text().starts_with("an action cannot be sent"));
         let violation = CloseReason::Violation(Violation::GroupIdEmpty);
         assert_eq!((violation.code(), violation.text().as_str()), (4400, "invalid messageSegment: group-id-empty"));
-        // What breaks a rule of every frame, on a link without segments too, is not said to be a segment.
+        // A rule that holds on links without segments, too, is not reported as one of segments.
         let plain = CloseReason::Violation(Violation::FrameNotObject);
         assert_eq!(
             (plain.code(), plain.text().as_str()),

@@ -5,7 +5,8 @@ use crate::error::Violation;
 use crate::message::{Message, len_usize};
 use crate::rpc;
 
-/// The error responses to some requests, all for the same reason. At most one byte is kept beside each id.
+/// Error responses to several requests, all for the same reason. For each, only the id and at most one byte more are
+/// kept.
 #[derive(Debug)]
 pub(crate) struct ErrorResponses {
     violation: Violation,
@@ -16,12 +17,12 @@ pub(crate) struct ErrorResponses {
     left: usize,
 }
 
-/// Whose requests they answer.
+/// Who receives the error responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Recipient {
-    /// The peer, whose requests are not valid.
+    /// The peer, which sent invalid requests.
     Peer,
-    /// Callers here, whose answers are not valid.
+    /// Our own callers, whose requests got invalid responses.
     Caller,
 }
 

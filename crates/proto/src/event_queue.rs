@@ -18,18 +18,18 @@ pub(crate) struct EventQueue {
     counters: Counters,
 }
 
-/// What waits to be polled.
+/// An event, or several, that wait to be polled.
 #[derive(Debug)]
 enum Waiting {
     Event(Event),
-    /// Error responses for callers here, each of which is a message. The first has this ordinal.
+    /// Error responses for our own callers. Each is delivered as a message; the first has this ordinal.
     Callers {
         ordinal: u64,
         errors: ErrorResponses,
     },
 }
 
-/// A close, and who has yet to be told of it.
+/// A close that the link, the application or both have yet to poll.
 #[derive(Debug)]
 struct Close {
     for_link: Option<CloseReason>,
@@ -150,7 +150,7 @@ impl EventQueue {
     }
 }
 
-/// The message that is over with `event`.
+/// The message for which `event` is the last one.
 const fn ends(event: &Event) -> Option<Subject> {
     match event {
         Event::Message { ordinal, .. } | Event::ReceiveFailed { ordinal, .. } | Event::Expired { ordinal, .. } => {

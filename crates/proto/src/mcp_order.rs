@@ -37,7 +37,7 @@ pub(crate) fn is_cancel(method: &str) -> bool {
     matches!(method, "notifications/cancelled" | "$/cancelRequest")
 }
 
-/// How a message is bound to a request: it is one, or it cancels one. `named` is what was found at [`CANCELLED`].
+/// How a message is bound to a request: it is the request, or cancels it. `named` are the values at [`CANCELLED`].
 pub(crate) fn bond(message: &Message, envelope: &Envelope, named: [Option<Found>; 2]) -> Bond {
     match envelope.kind() {
         Kind::Request => envelope.id_key(message).map_or(Bond::None, Bond::Request),

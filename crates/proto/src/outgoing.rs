@@ -40,7 +40,8 @@ impl Outgoing {
         Self { ticket, message, meta }
     }
 
-    /// Its kind, and its id if it can be answered. For a text that is not a valid message, what it was probably meant as.
+    /// Its kind, and its id if it can be answered. If the text is not a valid message, this is a guess at what was
+    /// meant.
     pub(crate) fn named(&self) -> (Kind, Option<Bytes>) {
         let Ok(envelope) = Envelope::of(&self.message) else {
             let meant = Salvage::read(&self.message.to_bytes()).into_iter().next();
@@ -142,7 +143,7 @@ impl<G> SendQueue<G> {
         let Some((message, order, bond)) = sendable(message.clone(), self.framing, short) else {
             return self.refuse(Outgoing::new(Some(ticket), message, meta), SendError::NotJsonRpc, events);
         };
-        // These dialects do not tell what the peer takes. What we take ourselves is the best guess.
+        // These dialects do not say how long a message the peer takes. Our own limit is the best guess.
         let (size, limit) = (len64(message.len()), self.limits.max_message_bytes);
         let order = if lane == Lane::Free { Order::Free } else { order };
         let out = Outgoing::new(Some(ticket), message, meta);

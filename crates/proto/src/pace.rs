@@ -34,7 +34,7 @@ pub(crate) struct Rate {
     pub(crate) buffered: u64,
 }
 
-/// What the link has taken since it was last idle.
+/// The bytes that the link has taken since it was last idle.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     started: Instant,
@@ -55,8 +55,8 @@ impl Run {
         }
     }
 
-    /// The rate that this run shows, if it is long enough: what fits the buffers is left out, so a slow link with large buffers does not
-    /// look fast. `buffered` is what they took at once when the link was slow.
+    /// The rate of this run, if it is long enough. The first `buffered` bytes do not count: they filled buffers, which
+    /// would make a slow link look fast.
     fn rate(&self, buffered: u64, now: Instant) -> Option<u64> {
         let beyond = self.taken.saturating_sub(buffered);
         let is_enough = beyond >= SAMPLE.max(buffered / 2);
@@ -81,8 +81,8 @@ pub(crate) struct Pace {
     last: Option<(Instant, u64)>,
     /// How many bytes the link has taken while it was busy, and in which time.
     taken: (u64, Duration),
-    /// The frame that took longest: its length, and its time. A peer that stops for a while, such as one that waits for memory, is not
-    /// slow.
+    /// The length and the time of the slowest frame. A peer that stops for a while, for example because it waits for
+    /// memory, is not slow.
     slowest: (u64, Duration),
     /// What the link has taken since it was last idle.
     run: Option<Run>,

@@ -24,7 +24,7 @@ const FRONT: usize = 2048;
 pub struct Config {
     /// How much may wait, and the longest message in either direction.
     pub limits: Limits,
-    /// What ends a frame on the link.
+    /// How frames end on the link.
     pub framing: Framing,
     /// How much of a message that arrives is checked.
     pub check: Check,
@@ -38,10 +38,11 @@ impl Config {
     }
 }
 
-/// What ends a frame on a link.
+/// How frames end on a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Framing {
-    /// The link itself says where a frame ends, as WebSockets do. What is not a message breaks a rule, and closes the link.
+    /// The link itself separates frames, as WebSockets do. A frame that is not a message breaks a rule, and closes the
+    /// link.
     #[default]
     Frames,
     /// A frame is a line. A message with raw line ends is sent without white space. A line that was meant as a message, and is

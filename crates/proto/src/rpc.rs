@@ -64,7 +64,7 @@ pub(crate) fn number(message: &Message, found: Option<Found>) -> json::Number {
     found.map_or(json::Number::NotANumber, |found| json::number(&message.read(found.span)))
 }
 
-/// An error response to the request whose id is `id`, copied verbatim: it says why, and the reason's name.
+/// An error response with the text `why` and the reason's name. `id` is copied verbatim.
 pub(crate) fn error_response(id: &[u8], why: &str, name: &str) -> Message {
     response(id, -32603, why, &format!(r#"{{"reason":"{name}"}}"#))
 }

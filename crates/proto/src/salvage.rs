@@ -15,7 +15,7 @@ pub(crate) const MAX_ID: usize = 256;
 /// as a short request.
 const MAX_BATCH: usize = 1024;
 
-/// What a damaged message was meant as.
+/// A guess at what a damaged message was meant to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Salvage {
     pub(crate) kind: Kind,
@@ -23,7 +23,7 @@ pub(crate) struct Salvage {
     pub(crate) id: Option<Bytes>,
 }
 
-/// What a damaged line was meant as: a message, or a batch of them.
+/// A guess at what a damaged line was meant to be: a message, or a batch of messages.
 #[derive(Debug, Default)]
 pub(crate) struct SalvagedLine {
     /// The first messages. Empty if nothing suggests a message: then the text is for the log.
@@ -47,7 +47,7 @@ impl SalvagedLine {
 }
 
 impl Salvage {
-    /// What the envelope of a message says. Perhaps only the front of the message has come.
+    /// The same from the envelope of a valid message, of which perhaps only the front has arrived.
     pub(crate) fn of(envelope: &Envelope, front: &Message) -> Self {
         let id = envelope.id(front).filter(|id| is_id(id)).map(|id| Bytes::copy_from_slice(&id));
         Self { kind: envelope.kind(), id }

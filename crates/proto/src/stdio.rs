@@ -63,7 +63,7 @@ pub struct Connection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum InputState {
     Open,
-    /// None will come, but some may be parked.
+    /// No more frames will come, but some may be parked.
     Ended,
 }
 
@@ -111,7 +111,8 @@ impl Connection {
     }
 
     fn close(&mut self, reason: CloseReason) {
-        // What the peer had begun is lost, because the peer has ended. If we end the connection, we no longer want it.
+        // If the peer has ended, its unfinished messages are lost, and fail. If we end the connection, we do not want
+        // them any more.
         if matches!(reason, CloseReason::Peer { .. }) {
             self.receiver.end(&mut self.events);
             self.receiver.replies.clear();

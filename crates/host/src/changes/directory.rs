@@ -23,7 +23,7 @@ pub(super) struct OpenDirectory {
     path: PathBuf,
 }
 
-/// What has a name.
+/// A file, or the target of a symbolic link.
 #[derive(Debug)]
 pub(super) enum FileOrLink {
     /// A file, open for reading.
@@ -66,7 +66,7 @@ impl OpenDirectory {
         Ok(Self { dir, path: self.path.join(path) })
     }
 
-    /// What is at a path below; `None` if nothing is.
+    /// Opens the file or reads the link at a path below; `None` if there is nothing.
     pub(super) fn look(&self, path: &Path) -> io::Result<Option<FileOrLink>> {
         let (above, name) = split(path)?;
         let above = match self.below(above) {

@@ -52,7 +52,7 @@ enum WorkTreeSource {
     Copies,
 }
 
-/// Whose settings a run reads, beside those that it is told.
+/// Which settings git reads, beside those on its command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reads {
     Nothing,
@@ -77,7 +77,7 @@ const SAFE: [(&str, &str); 10] = [
 /// Directories in the host's own repository: an empty one as `PATH`, and one for copies of files.
 const EMPTY: &str = "empty";
 const COPIES: &str = "work";
-/// In the same place, with a number: links to directories of objects.
+/// The names of links to directories of objects begin so; a number follows.
 const LINKED: &str = "objects-";
 
 impl Git {

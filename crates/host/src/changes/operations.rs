@@ -310,7 +310,7 @@ fn install_objects(git: &Git) -> std::io::Result<()> {
 
 /// The output of these commands is ignored.
 const MAX_ANSWER: usize = 1 << 20;
-/// The longest that an answer on one attribute is beside its path.
+/// How much longer than its path git's answer about one attribute may be.
 const MAX_ATTRIBUTE: usize = 1024;
 /// The largest file of attributes; git reads no larger one.
 const MAX_ATTRIBUTES: u64 = 100 << 20;

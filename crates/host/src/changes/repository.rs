@@ -34,11 +34,11 @@ const MAX_TEXT: u64 = 1 << 20;
 const MAX_REFS: u64 = 64 << 20;
 /// The largest index; one of a million files is about a hundred megabytes.
 const MAX_INDEX: u64 = 512 << 20;
-/// Parts of an index beside it. Git removes old ones.
+/// How many shared parts of a split index are looked at. Git removes old ones.
 const MAX_SHARED: usize = 16;
-/// Refs that name refs.
+/// How many symbolic refs are followed, one after the other.
 const MAX_HOPS: usize = 5;
-/// Other repositories whose objects one uses, and theirs in turn.
+/// How many alternates are followed: repositories whose objects this one uses, and their own alternates.
 const MAX_ALTERNATES: usize = 32;
 
 impl Repository {
@@ -161,8 +161,8 @@ impl Repository {
         Ok(())
     }
 
-    /// Copies patterns into this directory: what is ignored, and attributes. They name no program that would be run: which
-    /// one an attribute stands for is said in the configuration only.
+    /// Copies the files `info/exclude` and `info/attributes` into this directory. They cannot make git run a program:
+    /// which program an attribute stands for is in the configuration only.
     pub(super) fn copy_patterns(&self, to: &Path) -> io::Result<()> {
         for name in ["exclude", "attributes"] {
             if let Some(patterns) = self.common.read(Path::new("info").join(name), MAX_TEXT)? {

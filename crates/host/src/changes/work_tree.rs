@@ -53,7 +53,7 @@ impl WorkTree {
         Git::open(config, &self.top).await
     }
 
-    /// What is looked at, as git has it.
+    /// The session's directory as a path that git understands, relative to the top of the work tree.
     fn below(&self) -> &Path {
         match self.dir.strip_prefix(&self.top) {
             Ok(below) if !below.as_os_str().is_empty() => below,
@@ -137,7 +137,7 @@ async fn sizes(git: &Git, changes: &[Change]) -> Result<HashMap<String, i64>, Ch
     Ok(pairs.filter_map(|(oid, size)| Some((oid.to_owned(), size.parse().ok()?))).collect())
 }
 
-/// What is known of all files together.
+/// What is needed to describe the changes of all files.
 struct ChangeFacts<'a, B> {
     tree: &'a WorkTree,
     counts: &'a LineCounts,

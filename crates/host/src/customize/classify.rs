@@ -87,7 +87,7 @@ impl Classified {
                 children: Some(children),
                 enabled: true,
                 contents,
-                // Nobody watches them for what a client might put there.
+                // Not writable, because nothing watches the directory for files that a client puts there.
                 writable: false,
             })
         };

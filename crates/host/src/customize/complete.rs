@@ -14,7 +14,7 @@ use crate::files::uri_of;
 /// The characters after which a client asks, for `InitializeResult.completionTriggerCharacters`.
 pub const TRIGGERS: [char; 2] = ['@', '#'];
 
-/// What a command of an agent begins with, at the beginning of a message: one more trigger.
+/// The trigger for commands of an agent, at the beginning of a message.
 pub const COMMAND_TRIGGER: char = '/';
 
 /// What a completion may cost.
@@ -104,7 +104,7 @@ impl CompletionToken {
 
     fn search(&self, dir: &Path, config: &CompleteConfig) -> Vec<CompletionItem> {
         let (above, _) = self.query.rsplit_once('/').unwrap_or(("", ""));
-        // What is named is looked for where it is named, and nowhere above.
+        // A path is looked up below the working directory, and nowhere above it.
         if !Path::new(above).components().all(|part| matches!(part, Component::Normal(_))) {
             return Vec::new();
         }

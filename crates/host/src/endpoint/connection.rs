@@ -32,8 +32,8 @@ use crate::log::{Entry, ReadError};
 use crate::long_work::long_work;
 use crate::size::{to_u64, to_usize};
 
-/// Large results that a connection makes at the same time, and as many snapshots. Further ones wait: each may be as long as
-/// the largest file, and a client may ask for many at once.
+/// How many large results a connection makes at the same time, and how many snapshots. Further ones wait: each may be
+/// as long as the largest file, and a client may ask for many at once.
 const MOST_READS: usize = 4;
 
 /// How long a connection keeps its read reservation while the log has nothing more.
@@ -167,7 +167,7 @@ impl Drop for PresenceGuard {
 }
 
 impl Connection {
-    /// Boxed, so that the task that serves it has no place for a whole connection beside it.
+    /// Boxed, so that the future of the serving task does not contain the whole connection.
     pub(super) fn new(
         shared: Arc<EndpointInner>,
         link: BoxLink,

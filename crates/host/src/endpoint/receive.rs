@@ -356,7 +356,7 @@ impl Connection {
         let header = ActionHeader { channel: read.channel, client_seq, is_urgent: is_urgent(&info, &action) };
         if let Err(depth) = Message::from(action.clone()).check_depth(MAX_NESTING) {
             let why = format!("the action is nested {depth} levels deep, the limit is {MAX_NESTING}");
-            // The client has to be able to parse what it gets back.
+            // The action goes back to the client, which must be able to parse it.
             let action = wire::pruned(&action, MAX_NESTING);
             self.refused(id.as_ref(), &header, &action, MethodError::new(INVALID_PARAMS, why));
             return Ok(());
@@ -466,7 +466,7 @@ fn unreadable(action: Bytes) -> DispatchOutcome {
     DispatchOutcome::Rejected { error, action }
 }
 
-/// What is known of a request beside its params.
+/// Facts about a request other than its params.
 #[derive(Debug)]
 struct RequestInfo {
     bytes: usize,

@@ -128,7 +128,8 @@ impl InProgress<'_> {
         reservation.shrink(snapshot.body.len());
         let cached = CachedSnapshot { snapshot, version: version.unwrap_or(0), _reservation: Some(reservation) };
         let cached = Arc::new(cached);
-        // The snapshot may contain later entries than `version`. Then nobody finds it under that version, which does no harm.
+        // If the snapshot contains later entries than `version`, it is not found under that version, which does no
+        // harm.
         if let Some(key) = self.key.take() {
             lock(&self.shared.snapshots.0).insert(key, CacheEntry::Ready(Arc::downgrade(&cached)));
             self.shared.outgoing.wake();

@@ -70,7 +70,7 @@ pub enum FileError {
     /// More bytes than are allowed at once.
     #[error("{size} bytes are over the limit of {limit}")]
     TooLarge {
-        /// What there is, at least.
+        /// The actual size or number, or a lower bound of it.
         size: u64,
         /// What is allowed.
         limit: u64,
@@ -87,7 +87,7 @@ pub enum FileError {
         /// What is allowed.
         limit: usize,
     },
-    /// As many watches as are allowed at once are there.
+    /// The limit of watches at once is reached.
     #[error("there are {limit} watches already, which is the limit: unsubscribe from some first")]
     TooManyWatches {
         /// What is allowed.

@@ -7,7 +7,7 @@ use super::chat::{MAX_QUEUED_BYTES, MAX_QUEUED_MESSAGES};
 use crate::error::MethodError;
 use crate::state::ChannelKind;
 
-/// Why an action is refused. What it says is for people: `rejectionReason` is.
+/// Why an action is refused. Its text becomes the `rejectionReason`, which is for people.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Rejection {
@@ -78,7 +78,7 @@ pub enum Rejection {
     /// No such message waits.
     #[error("no pending message has this id")]
     NoPendingMessage,
-    /// As many messages wait as may.
+    /// The limit of waiting messages is reached.
     #[error(
         "{MAX_QUEUED_MESSAGES} messages wait in this chat already, which is the limit: remove one, or wait for a turn to end"
     )]

@@ -33,7 +33,7 @@ pub(super) fn check(
             if fixed { Err(Rejection::PrimaryDirectory) } else { Ok(()) }
         }
         A::SessionConfigChanged(a) => config(a, session),
-        // Any client may, at any time; what is not there is not changed.
+        // Any client may dispatch these at any time. The reducer ignores them where there is nothing to change.
         A::SessionTitleChanged(_)
         | A::SessionIsReadChanged(_)
         | A::SessionIsArchivedChanged(_)

@@ -99,7 +99,7 @@ impl EntryKind {
         Self::MEMBERS.iter().find(is_it).map(|(_, kind)| *kind)
     }
 
-    /// The kind of a body that somebody else wrote. No more of it is scanned than decides.
+    /// Scans a body that this host did not write, until its kind is known.
     fn scan(body: &[u8]) -> Self {
         static PATHS: [Path; 5] = [&["action"], &["initial"], &["closed"], &["beside"], &["method"]];
         let mut scanner = Scanner::new(Paths::new(&PATHS));
@@ -120,8 +120,8 @@ impl EntryKind {
     }
 }
 
-/// What follows the channel in a body that begins with it. A quote in a channel's name is escaped, so the first quote ends
-/// the name or stands behind a backslash; a name with a backslash is left to the scanner.
+/// The rest of a body after its channel, if the channel comes first. A name with a backslash in it gives `None`: the
+/// scanner reads such a body.
 fn after_channel(body: &[u8]) -> Option<&[u8]> {
     let name = body.strip_prefix(br#"{"channel":""#)?;
     let end = name.iter().position(|byte| matches!(byte, b'"' | b'\\'))?;
@@ -138,7 +138,7 @@ fn action_type_in_front(body: &[u8]) -> Option<&str> {
     std::str::from_utf8(rest.get(..end)?).ok()
 }
 
-/// The type of an action that somebody else wrote.
+/// The type of an action that this host did not write.
 fn read_action_type(body: &[u8]) -> Option<Cow<'_, str>> {
     #[derive(Deserialize)]
     struct Body<'a> {

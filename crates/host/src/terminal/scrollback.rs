@@ -63,7 +63,7 @@ fn last(text: &str, kept: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Content without the line that says what is gone, and how much that is.
+    /// Splits off the line that says how many bytes of earlier output are gone. Returns that number and the rest.
     fn split(content: &str) -> (usize, &str) {
         let Some(rest) = content.strip_prefix("[… ") else { return (0, content) };
         let (gone, rest) = rest.split_once(" bytes of earlier output are gone]\r\n").unwrap_or_default();

@@ -11,11 +11,11 @@ pub struct Kept {
     pub last: u64,
 }
 
-/// A client's `lastSeq`, compared with what is kept.
+/// A client's `lastSeq`, to be compared with the part of the log that is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cursor(pub Option<u64>);
 
-/// What a client that comes back is given.
+/// How a client that comes back continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
     /// The events of all entries after this seq.
@@ -32,7 +32,7 @@ pub enum Start {
 }
 
 impl Cursor {
-    /// What the client is given.
+    /// How the client continues.
     #[must_use]
     pub const fn start(self, kept: Kept) -> Start {
         match self.0 {

@@ -122,7 +122,7 @@ impl Calls {
         let _ = self.answer(at, Answer::Withdrawn, out);
     }
 
-    /// It runs. If somebody was still asked, then the agent knows the answer.
+    /// The call runs. If a question about it was still open, the agent knows the answer.
     pub(super) fn start(&mut self, at: usize, out: &mut Out) -> Result<(), Stray> {
         if self.state(at)?.phase == CallPhase::Running {
             return Err(Stray);
@@ -140,8 +140,8 @@ impl Calls {
         Ok(())
     }
 
-    /// Brings a call to where it may end, and says how it does. One that was refused has not run, and neither has one that
-    /// fails while somebody is asked.
+    /// Brings a call to a phase in which it may end, and returns its ending. A refused call has not run, and neither
+    /// has one that fails while a question about it is open.
     pub(super) fn prepare_end(&mut self, at: usize, ending: Ending, out: &mut Out) -> Result<Ending, Stray> {
         let phase = self.state(at)?.phase;
         match ending {

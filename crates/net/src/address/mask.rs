@@ -59,7 +59,7 @@ pub(super) fn option(name: &str, value: &str) -> String {
     }
 }
 
-/// What may not stand as it is in the name or the value of an option.
+/// Characters that are escaped in the name or the value of an option.
 const OPTION: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'&').add(b'=').add(b'?').add(b'#');
 
 /// The name is looked at as the peer will read it, so that escapes hide nothing.

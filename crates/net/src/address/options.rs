@@ -7,7 +7,7 @@ use super::size::Size;
 use crate::dialect::Dialect;
 use crate::preset::Preset;
 
-/// What was named. Displayed as parameters, joined by `&`.
+/// The options that an address names. Displayed as parameters, joined by `&`.
 #[derive(Debug, Default)]
 pub(super) struct Options {
     pub(super) dialect: Option<Dialect>,
@@ -73,8 +73,8 @@ impl fmt::Display for Options {
     }
 }
 
-/// The option that was probably meant by a name that is none: one with a letter too many, or two letters exchanged. No more
-/// than that, because a name may be the peer's own: `reset` and `map` are not ours.
+/// The option of ours that was probably meant by an unknown name: they differ by one extra letter, or by two exchanged
+/// letters. No more than that, because the peer may have parameters of its own, such as `reset` and `map`.
 pub(super) fn likely(name: &str) -> Option<&'static str> {
     let is_meant = |option: &str| {
         let letters: Vec<char> = name.chars().collect();

@@ -11,7 +11,7 @@ pub(super) struct ByteLimit {
     max_bytes: u32,
 }
 
-/// What a message costs beside its bytes: about one entry in a table.
+/// The cost of a message in addition to its bytes: about one entry in a table.
 const ENTRY: u32 = 256;
 
 impl ByteLimit {

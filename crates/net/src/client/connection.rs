@@ -53,7 +53,7 @@ pub(super) struct LiveConnection<'a, L> {
     /// When the handshake, or the close, has taken too long.
     deadline: Instant,
     live_since: Option<Instant>,
-    /// What follows the end of the connection, if the handshake has decided that.
+    /// What to do after the end of the connection, if the handshake has decided that.
     next: Option<Next>,
     /// Why the handshake failed, where the end of the link does not say it.
     failure: Option<String>,
@@ -65,7 +65,7 @@ enum ConnectionPhase {
     /// The host has yet to answer the handshake.
     Handshake,
     Live,
-    /// The client is closed. What callers asked before that is still sent; then the link is closed.
+    /// The client is closed. Earlier commands are still sent; then the link is closed.
     Stopping {
         /// Whether all of it has been taken from the channel.
         drained: bool,
@@ -77,7 +77,7 @@ enum ConnectionPhase {
 /// Whether the host has answered the handshake.
 #[derive(Debug)]
 enum Handshake {
-    /// It has not. What it sends of its own accord meanwhile waits, because it belongs after the answer.
+    /// The host has not answered the handshake. Its other messages are kept, because they belong after the answer.
     Unanswered {
         early: Vec<Incoming>,
         early_bytes: u64,
@@ -265,7 +265,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
         }
     }
 
-    /// Takes a command: to be done in turn, or at once if it need not wait for others.
+    /// Carries out a command, at once if it may overtake others, else in turn.
     fn command(&mut self, command: Option<Command>) {
         match command {
             None => self.phase = ConnectionPhase::Stopping { drained: true },

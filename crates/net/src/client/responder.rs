@@ -34,7 +34,7 @@ impl Responder {
         Self { id, connection, replies: Some(replies), limit }
     }
 
-    /// Answers with a result. Waits while too many bytes wait to be sent.
+    /// Answers with a result. Waits while the limit of unsent bytes is reached.
     ///
     /// # Errors
     /// The result is not JSON, and the request was refused; or the client is closed.

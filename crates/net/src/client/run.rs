@@ -36,7 +36,7 @@ pub(super) struct Core {
     /// Commands that wait until earlier ones were sent.
     pub(super) pending: VecDeque<Command>,
     pub(super) replies: mpsc::Receiver<Reply>,
-    /// A copy for each request of the host, by which the answer comes back.
+    /// Each request of the host gets a copy, through which its answer comes back.
     pub(super) reply_to: mpsc::Sender<Reply>,
     /// Requests of the host's that have no answer yet.
     pub(super) unanswered: usize,

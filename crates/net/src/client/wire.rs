@@ -75,7 +75,7 @@ pub(super) struct ActionEnvelope {
     pub(super) text: Message,
 }
 
-/// What the seq of an action says.
+/// The meaning of an action's seq.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SeqUse {
     /// It is the action's own place in the host's order: an action with a seq that was seen is a repetition.

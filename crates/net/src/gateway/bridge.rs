@@ -33,7 +33,7 @@ use crate::log_limit::LogLimit;
 const BAD_GATEWAY: u16 = 1014;
 /// The code for "come again".
 const RESTART: u16 = CloseReason::Restart.code();
-/// What a log line adds that is about a message which is nested too deep.
+/// The advice in a log line about a message that is nested too deep.
 const RAISE_NESTING: &str = " (max_nesting); raise it on both bridges";
 /// The longest part of a stray line that the log shows.
 const MAX_SHOWN_BYTES: usize = 400;
@@ -53,7 +53,8 @@ pub(super) struct Bridge<'a> {
     /// The names under which the peers are remembered.
     names: Pair<PeerName>,
     records: &'a Records,
-    /// How long a draining bridge waits when nothing moves, and what is under way may take when the program stops.
+    /// How long a draining bridge waits without progress, and how long messages under way may take when the program
+    /// stops.
     drain_timeout: Duration,
     /// How deep a message that is sent on may be nested.
     max_depth: u32,
@@ -94,7 +95,7 @@ impl<'a> Bridge<'a> {
         watcher: Option<Watcher>,
     ) -> Self {
         sides.iter_mut().for_each(|side| side.driver.set_patient(true));
-        // Where nobody waits for responses to the host, and nobody is told what passes, the front of its message will do.
+        // The front of a host's message suffices if neither pending responses nor a watcher need to know what it is.
         let is_awaited = sides.iter().any(Side::can_half_close) || reuse.is_some();
         let certainty = if is_awaited || watcher.is_some() { Certainty::Final } else { Certainty::Front };
         let after_cancel = if reuse.is_some() { AfterCancel::StillPending } else { AfterCancel::Forgotten };
@@ -155,7 +156,7 @@ impl<'a> Bridge<'a> {
         }
     }
 
-    /// What happens next on either side. A side is read only while there is room for what it sends.
+    /// Polls both sides for the next event. A side is read only while there is memory for its messages.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
         self.turn = self.turn.other();
         for at in [self.turn, self.turn.other()] {
@@ -349,7 +350,7 @@ impl<'a> Bridge<'a> {
         let (size, method) = (parsed.len(), parsed.method());
         let method = method.as_deref();
         let is_cut_off = *error == SendError::Disconnected;
-        // What a host owes that has ended is answered in one place, with the reason of its end.
+        // Requests to a host that has ended are answered in one place, with the reason of its end.
         let is_answered_later = |reply: &ParsedMessage| {
             is_cut_off && at == SideId::Upstream && self.pending.awaits(SideId::Upstream, reply)
         };
@@ -370,7 +371,7 @@ impl<'a> Bridge<'a> {
             None => debug!(to, size, method, rule, "a message was not sent: {error}{setting}"),
         }
         reply.into_iter().for_each(|reply| self.send_reply(from, reply));
-        // A side that has closed says so itself.
+        // If the side has closed, its own close is reported.
         if !is_cut_off && parsed.carries_state(from) {
             if is_permanent(error) {
                 self.records.unsendable.remember(&self.names.downstream, &parsed.message);
@@ -499,7 +500,7 @@ impl<'a> Bridge<'a> {
     }
 }
 
-/// A stray line as the log shows it: what a program says on the side, and nothing that was meant to be a message.
+/// A stray line as the log shows it. A line that was meant as a message is not shown.
 fn shown(line: &[u8]) -> String {
     let is_message = |key: &[u8]| line.windows(key.len()).any(|window| window == key);
     if is_message(br#""jsonrpc""#) || is_message(br#""method""#) {
@@ -521,8 +522,8 @@ const fn is_permanent(error: &SendError) -> bool {
     )
 }
 
-/// The code with which the other side is closed when side `at` has closed for this reason: the table "Close codes across a
-/// gateway" in `docs/design/net.md`. None if it is closed for the same reason.
+/// The code with which the other side is closed when side `at` has closed for this reason: the table "Close codes
+/// across a gateway" in `docs/design/net.md`. `None` if the other side gets the same reason.
 const fn close_code_for_other_side(at: SideId, reason: &CloseReason) -> Option<u16> {
     Some(match reason {
         CloseReason::Unsendable { .. } => return None,

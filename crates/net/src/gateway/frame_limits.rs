@@ -26,7 +26,7 @@ const FLOOR: u64 = 16 << 10;
 const RESTORE_TIME: Duration = Duration::from_secs(600);
 /// How many bytes pass before a limit is forgotten.
 const RESTORE_BYTES: u64 = 16 << 20;
-/// The most that this grows to, each time that it turns out to be too early.
+/// The restore distance doubles each time that a limit was forgotten too early, up to this.
 const MAX_RESTORE_BYTES: u64 = 256 << 20;
 /// Peers that are remembered; past them, the one that was quiet the longest is forgotten.
 const MAX_PEERS: usize = 4096;
@@ -111,7 +111,7 @@ pub(super) struct PeerClose {
 pub(super) enum Verdict {
     /// Nothing: an ordinary close.
     Ordinary,
-    /// What is known already: another link has shown it.
+    /// Another link has shown this already.
     Known,
     /// Frames of this length did not pass; from now on they are at most so long.
     Halved {
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!(limits.limit(&name("p")), u64::MAX);
         tokio::time::advance(RESTORE_TIME).await;
         assert_eq!(limits.refuses(&name("p"), 12_000), None);
-        // Nobody's greeting is too long.
+        // A message this short is no evidence of a limit.
         assert_eq!(limits.learn(&name("p"), close(1009, 400, 400)), Verdict::Ordinary);
     }
 

@@ -17,8 +17,8 @@ use crate::driver::now;
 use crate::len64;
 use crate::memory::{Reservation, Retry};
 
-/// Bytes that may wait for a receiver, beside its largest message: past them, the sender is not read. The largest does not
-/// count, so that a message of thirty megabytes does not hold up the ping behind it.
+/// Bytes that may wait for a receiver, not counting its largest message. Beyond them, the sender is not read. The
+/// largest does not count, so that a message of thirty megabytes does not hold up the ping behind it.
 const MAX_WAITING_BYTES: u64 = 8 << 20;
 /// Messages that may wait for a receiver.
 const MAX_WAITING_MESSAGES: usize = 1024;
@@ -38,17 +38,17 @@ pub(super) struct Ledger {
     /// The message that the link was given last, and may not have written. It gets the next one only when this is written.
     leaving: Option<Leaving>,
     last_ticket: u64,
-    /// What a message is charged to that was not reserved as it arrived.
+    /// The account for messages that were not charged when they arrived.
     account: Account,
     retry: Retry,
 }
 
-/// A frame of which only a part has arrived. Nobody knows yet to which message it belongs.
+/// A frame that has arrived in part. Its message is not known yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BegunFrame {
-    /// None is waited for.
+    /// The end of the bridge does not wait for it.
     Ignored,
-    /// It had begun when the program was told to stop, and is the last that is waited for.
+    /// It had begun to arrive when the program was told to stop: the end waits for it.
     Awaited,
 }
 
@@ -371,7 +371,7 @@ mod tests {
         drop(taken);
         poll_fn(|cx| ledger.poll_memory(cx)).await.expect("memory");
         assert!(ledger.has_room() && budget.held() == 70_000);
-        // What is larger than all that there is does not stop the next for ever.
+        // A message larger than the whole limit does not block later ones after it is sent.
         let huge = insert(&mut ledger, 500_000);
         assert!(!ledger.has_room());
         drop(ledger.sent(huge));

@@ -70,7 +70,7 @@ pub(super) enum BridgePhase {
 pub(super) enum Wait {
     /// Everything that is under way, until this time.
     Until(Instant),
-    /// So many responses of the host, until this time. `moved` is the [`Observed::moved`] of when this wait began.
+    /// This many responses of the host, until this time. `moved` is [`Observed::moved`] from when this wait began.
     Responses { pending: u64, moved: u64, until: Instant },
     /// The host, which knows that nothing more comes.
     Host,
@@ -115,14 +115,14 @@ pub(super) enum LifecycleEvent {
     HalfClosed {
         /// Why both sides are closed in the end.
         reason: CloseReason,
-        /// What is waited for at first.
+        /// The first wait of the draining phase.
         wait: Wait,
     },
     /// A side has closed.
     Closed {
         /// Why the other side is closed in the end.
         reason: CloseReason,
-        /// What is waited for at first.
+        /// The first wait of the draining phase.
         wait: Wait,
         /// The end of the answer timeout, if the next client gets the host of a client that has closed.
         answer_deadline: Option<Instant>,
@@ -133,7 +133,7 @@ pub(super) enum LifecycleEvent {
     Stopped { until: Instant },
     /// Nothing is under way, and nothing is waited for.
     Idle,
-    /// The time is up for what is waited for.
+    /// The current wait has timed out.
     TimeIsUp,
     /// The host cannot be told that nothing more comes.
     CannotEndHostInput,
@@ -225,7 +225,8 @@ impl BridgePhase {
         };
     }
 
-    /// At the [deadline](Self::deadline): whether the time is up. If what is waited for has made progress, it has more.
+    /// Called at the [deadline](Self::deadline): whether the wait has timed out. A wait that has made progress is
+    /// prolonged.
     pub(super) fn is_time_up(&mut self, observed: Observed, drain_timeout: Duration) -> bool {
         let wait = match self {
             Self::Open | Self::Closing(_) => return false,
@@ -301,7 +302,7 @@ impl BridgePhase {
         Action::GiveUp { reason: self.close(), close_time, host_input }
     }
 
-    /// Goes on to the last phase; returns the reason.
+    /// Enters the last phase; returns the reason.
     fn close(&mut self) -> CloseReason {
         let reason = match self {
             Self::Draining { reason, .. } | Self::Answering { reason, .. } | Self::Closing(reason) => reason.clone(),

@@ -62,7 +62,7 @@ pub(super) struct LinkClose {
 pub(super) struct LongFrame {
     /// Its length.
     pub(super) frame: u64,
-    /// The length of the longest message of its link, of which it seems to be a part.
+    /// The length of the longest message on its link. The frame seems to be a part of that message.
     pub(super) message: u64,
     at: Instant,
 }
@@ -101,8 +101,8 @@ impl<L> ObservedLink<L> {
         self.message = self.message.max(bytes);
     }
 
-    /// How the peer or the network has closed the link, once it has; afterwards `None`. The frame because of which it may have
-    /// closed is the longest one, if the close followed soon after it. A peer that says 1009 may take its time to say so.
+    /// How the peer or the network has closed the link. `None` if it has not, or if this was taken before. If the close
+    /// came soon after the longest frame, that frame may be the cause. A close with 1009 may come later.
     pub(super) fn take_peer_close(&mut self) -> Option<LinkClose> {
         let LinkEnd::ClosedByPeer { code, at } = self.end else { return None };
         self.end = LinkEnd::Taken;
@@ -210,7 +210,7 @@ impl<L: Link> Stream for ObservedLink<L> {
             Poll::Ready(Some(Ok(Arrival::Closed { code, .. } | Arrival::Exited { code, .. }))) => {
                 self.note_peer_close(*code)
             }
-            // What we refuse, we close for.
+            // We close the link after refusing a frame.
             Poll::Ready(Some(Err(LinkError::FrameTooLarge(_) | LinkError::OverBudget(_)))) => self.note_our_close(),
             Poll::Ready(Some(Err(_)) | None) => self.note_peer_close(ABNORMAL),
             _ => {}

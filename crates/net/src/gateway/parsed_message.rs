@@ -15,13 +15,13 @@ const MAX_NAME_BYTES: usize = 256;
 
 static CLIENT_ID: [Path; 1] = [&["params", "clientId"]];
 
-/// How sure a bridge has to be of what a message is.
+/// How much of a message a bridge reads to know its kind and id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Certainty {
-    /// What its front says will do, unless it is a response. Many peers write the id last, after megabytes of params: then it is a
-    /// guess.
+    /// Only the front, except for responses. Many peers write the id last, after megabytes of params: then the kind is
+    /// a guess.
     Front,
-    /// The message is read for as long as it takes to be sure.
+    /// As much as it takes to be sure.
     Final,
 }
 

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// A peer, by what stays the same on its next connection. A name that anyone can give itself counts only beside what it
-/// cannot choose: else one client could ruin another's connections by its name.
+/// Identifies a peer across connections. A name that the peer gives itself is only used together with something that it
+/// cannot choose; otherwise one client could disturb another's connections by using its name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct PeerName {
     /// Who it has proven to be.

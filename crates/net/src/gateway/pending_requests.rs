@@ -40,7 +40,7 @@ struct Pending {
     ids: HashMap<Id, SameId>,
     /// How many there are in all.
     count: u64,
-    /// Whether there may be one more, of which nobody will know when it is answered.
+    /// Whether there may be one more request, whose id is not known, so that its response will not be recognised.
     may_have_more: bool,
 }
 
@@ -49,11 +49,11 @@ struct Pending {
 struct SameId {
     /// How many there are.
     count: u32,
-    /// What the last of them asks for.
+    /// The purpose of the last of them.
     purpose: Purpose,
 }
 
-/// What a request asks for.
+/// The purpose of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     /// To begin, to resume, or to follow a channel. Clients take an error for the host's refusal, and a close for a reason to ask
@@ -71,7 +71,7 @@ pub(super) enum Answered {
     NotResumed,
 }
 
-/// What becomes of requests whose receiver has ended.
+/// The outcome for requests whose receiver has ended.
 #[derive(Debug)]
 pub(super) struct Failed {
     /// The error responses for those who sent them.
@@ -83,9 +83,9 @@ pub(super) struct Failed {
 /// The error that is sent in place of a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ErrorReply {
-    /// What happened, for a person.
+    /// A description for people.
     pub(super) message: String,
-    /// The same, by name.
+    /// A name for programs.
     pub(super) reason: &'static str,
     /// The code with which the link was closed, if that says more.
     pub(super) close_code: Option<u16>,

@@ -110,7 +110,8 @@ impl Side {
         self.outcome().map_or("", |outcome| &outcome.description)
     }
 
-    /// How it has closed, for the peer of the other side, which calls it `who`. What the peer said as it closed is in it, escaped.
+    /// A description of how this side closed, for the peer on the other side, in whose words it is `who`. The peer's
+    /// own close text is included, escaped.
     pub(super) fn end_for_other_side(&self, who: &str) -> String {
         let Some(SideOutcome { reason, description }) = self.outcome() else { return String::new() };
         match (reason, self.driver.close_text()) {
@@ -150,7 +151,7 @@ impl Side {
         matches!(self.state, SideState::Closed { .. })
     }
 
-    /// Whether nobody closes it.
+    /// Whether neither we nor the peer is closing it.
     pub(super) const fn is_kept_open(&self) -> bool {
         self.closer.is_none()
     }

@@ -33,7 +33,7 @@ impl SideId {
         }
     }
 
-    /// Its place in an array that has the client's side first.
+    /// Its index in an array whose first element is the client's side.
     pub(crate) const fn index(self) -> usize {
         match self {
             Self::Downstream => 0,
@@ -50,7 +50,7 @@ pub(super) struct Pair<T> {
 }
 
 impl<T> Pair<T> {
-    /// What `of` makes of each value.
+    /// Applies `of` to both values.
     pub(super) fn map<U>(self, mut of: impl FnMut(T) -> U) -> Pair<U> {
         Pair { downstream: of(self.downstream), upstream: of(self.upstream) }
     }

@@ -21,8 +21,9 @@ pub struct Upstream {
     pub address: Address,
     /// A child process that outlives its links, and is the host.
     pub kept: Option<Child>,
-    /// How long such a child has to answer a client that is gone, before the next client gets it. What it answers then is
-    /// dropped. If it has not answered everything, it is ended, and started again for the next client. 10 s.
+    /// How long a kept child process has to answer the requests of a client that has left, before the next client gets
+    /// it. These answers are dropped. A child that has not answered all by then is ended, and started again for the
+    /// next client. 10 s.
     pub answer_timeout: Duration,
 }
 
@@ -33,7 +34,7 @@ impl Upstream {
         Self { dialer, address, kept: None, answer_timeout: ANSWER_TIMEOUT }
     }
 
-    /// A link for a client, who wants to speak `protocol` with the host, if any.
+    /// Opens a link to the host for a client, with the subprotocol that the client requested.
     pub(super) async fn open(&self, protocol: Option<HeaderValue>) -> Result<Endpoint, DialError> {
         let name = self.address.to_string();
         Ok(match (&self.kept, protocol) {

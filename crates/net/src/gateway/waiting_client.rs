@@ -10,7 +10,7 @@ use super::peer_name::PeerName;
 use crate::driver::{ABNORMAL, Driver};
 use crate::link::{Arrival, BoxLink, LinkError};
 
-/// Reading stops with the frame that takes what was read past this. A long frame is not read: it waits for memory, of which a
+/// The client is read until the frames that wait exceed this. A long frame is not read: it waits for memory, and a
 /// waiting client has only its floor.
 const MAX_READ_AHEAD_BYTES: usize = 64 << 10;
 /// About what a frame takes up beside its bytes.
@@ -66,7 +66,7 @@ impl ReadAhead {
         self.arrivals.push_back(arrival);
     }
 
-    /// What came first.
+    /// Takes the oldest arrival.
     pub(super) fn pop(&mut self) -> Option<Option<Result<Arrival, LinkError>>> {
         self.arrivals.pop_front()
     }

@@ -277,8 +277,8 @@ fn upgrade(head: &Parts) -> Option<Response<BoxBody>> {
     Some(response)
 }
 
-/// The subprotocol that a client likes best, if it names any. What it means is between the client and the host; but
-/// browsers and others give a WebSocket up on which they are granted none.
+/// The first subprotocol that a client offers, if any. Its meaning is between client and host. Browsers and other
+/// clients give up a WebSocket if they offered a subprotocol and were granted none.
 fn first_protocol(headers: &HeaderMap) -> Option<HeaderValue> {
     let offered = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
     let first = offered.flat_map(|value| value.split(',')).map(str::trim).find(|name| !name.is_empty())?;

@@ -31,8 +31,8 @@ impl ServerTls {
         Ok(Self { certificates, key, fingerprint, client_authorities: None })
     }
 
-    /// With a new certificate that nobody has signed, for these names and addresses. For development: a client either
-    /// pins its [`fingerprint`](Self::fingerprint), or trusts anyone.
+    /// With a new self-signed certificate for these names and addresses. For development: a client either pins its
+    /// [`fingerprint`](Self::fingerprint), or accepts any certificate.
     ///
     /// # Errors
     /// A name is none.
@@ -54,7 +54,7 @@ impl ServerTls {
         Ok(self)
     }
 
-    /// What a client may pin.
+    /// The certificate's fingerprint, which a client may pin.
     #[must_use]
     pub const fn fingerprint(&self) -> Fingerprint {
         self.fingerprint

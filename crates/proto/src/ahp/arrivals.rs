@@ -21,7 +21,7 @@ pub enum Delivery {
     StartOrder,
 }
 
-/// How long a message that has arrived is charged to the account of its connection.
+/// How long an arrived message is charged to the account of its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Charge {
     /// Until it is polled. The application charges what it keeps to an account of its own.

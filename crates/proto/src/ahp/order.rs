@@ -76,15 +76,15 @@ impl OrderClass {
         }
     }
 
-    /// Whether its receiver's state depends on it: it must not be left out, and a receiver that takes the highest seq that it
-    /// saw for its cursor must not get it before what was started earlier.
+    /// Whether the receiver's state depends on such a message. It must not be left out. A receiver whose cursor is the
+    /// highest seq that it saw must not get it before messages that were started earlier.
     #[must_use]
     pub const fn carries_state(self) -> bool {
         matches!(self, Self::State | Self::Barrier)
     }
 
-    /// The order of a message with this class and channel in the queue. What a client sends finishes as it was accepted, in
-    /// whatever lane: see [`finish`].
+    /// The order of a message with this class and channel in the queue. A client's messages finish in the order of
+    /// acceptance, in whatever lane they are: see [`finish`].
     pub(super) fn in_lane(self, channel: Option<&str>) -> Order {
         match self {
             Self::Urgent => Order::Urgent,
@@ -98,7 +98,7 @@ impl OrderClass {
 /// Requests that wait for an answer, as far as their method orders it.
 #[derive(Debug)]
 pub(super) struct Requests {
-    /// Who answers them.
+    /// The side that answers the requests.
     answered_by: Role,
     waiting: HashMap<IdKey, Order>,
 }

@@ -14,12 +14,12 @@ use crate::message::{len_usize, len64};
 use super::Config;
 use super::wire::{PATH_COUNT, PATHS, ParsedMessage, Start, hex};
 
-/// What a chunk that waits for an earlier one costs beside its bytes: its entry in the table.
+/// The cost of a chunk that waits for an earlier one, in addition to its bytes: its entry in the table.
 const HELD_COST: u64 = 64;
 /// How many assembled chunks are remembered, to tell a repeated chunk from a different one with the same `progress`.
 const MARKS: usize = 32;
 
-/// What is needed to report on a transfer, and to answer it.
+/// The facts that are needed to report on a transfer, and to answer it.
 #[derive(Debug, Clone)]
 pub(super) struct TransferHeader {
     pub(super) ordinal: u64,

@@ -129,7 +129,7 @@ impl OutgoingMessage {
         self.unconfirmed.iter().find(|frame| frame.tag == Some(tag))
     }
 
-    /// The link took a frame and gave it an id, or the frame has to be sent `again`.
+    /// The link has answered for a frame: it gave it an id, or the frame has to be sent `again`.
     pub(super) fn answered(&mut self, tag: Tag, name: Name, again: bool, read: Duration) {
         if self.unconfirmed_frame(tag).is_some_and(|frame| frame.number == 0) {
             self.began = name;
@@ -141,7 +141,7 @@ impl OutgoingMessage {
         self.touched = read;
     }
 
-    /// Allows chunks to be sent. Their `progress` begins at `first`: at 3 if an `accept` came, which took 2.
+    /// Allows chunks to be sent. Their `progress` begins at `first`: 2, or 3 after an `accept`, which used 2.
     pub(super) fn release(&mut self, first: u64, read: Duration) {
         if self.first.is_none() {
             (self.first, self.touched) = (Some(first), read);

@@ -69,7 +69,7 @@ pub(super) struct Records {
     pub(super) received_requests: RecentByKey<ReceivedRequest>,
     /// By token.
     pub(super) sent_requests: RecentByKey<SentRequest>,
-    /// By id: whether the caller of a request of ours has its answer, or the error that stands for it.
+    /// By id: whether the caller of our request has got its response, or an error in its place.
     pub(super) answered: RecentByKey<bool>,
     /// Frames that have come, by their ids.
     seen_frames: RecentByKey<()>,
@@ -105,7 +105,7 @@ impl Records {
         }
     }
 
-    /// The error response for the caller of a request of ours, whose answer cannot come any more.
+    /// The error response for the caller of our request, when its real response cannot come any more.
     pub(super) fn fail_asked(&mut self, token: Key, violation: &Violation) -> Option<Message> {
         let asked = self.sent_requests.get(token)?;
         let (key, id) = (asked.key, asked.id.clone());

@@ -49,8 +49,8 @@ pub(super) struct SendQueues {
     pub(super) begun: VecDeque<Box<OutgoingMessage>>,
     /// Requests of which not all frames have been handed to the link.
     unsent_requests: HashSet<Key>,
-    /// Cancels that wait for such a request, whose key is beside them. A request that the link refuses later is not waited for: its
-    /// cancel may have been sent by then.
+    /// Cancels that wait until their request has been sent, with the key of that request. If the link refuses the
+    /// request later, nothing waits for it: its cancel may have been sent by then.
     held_cancels: VecDeque<(Key, Box<OutgoingMessage>)>,
     /// Whole messages that the link has and has not acknowledged, if it acknowledges frames.
     unconfirmed: VecDeque<Box<OutgoingMessage>>,
@@ -138,7 +138,8 @@ impl Connection {
             return self.queues.held_cancels.push_back((request, item));
         }
         self.queues.unsent_requests.extend(request);
-        // A message that can be a transfer does not have to be tried whole, except after a while, to see whether the limit still holds.
+        // A message that can be a transfer is not tried whole, except after a while, to find out whether the limit
+        // still holds.
         let cap = self.queues.learned.filter(|_| item.token.is_some() && self.read < self.queues.again_at);
         self.queue(item, cap);
     }
@@ -199,8 +200,8 @@ impl Connection {
         }
     }
 
-    /// A peer is known to take transfers, so transfers to it need not wait for its `accept` any more. As none came, chunks begin at
-    /// `progress` 2.
+    /// This peer is now known to take transfers, so transfers to it need not wait for its `accept`. Without an
+    /// `accept`, chunks begin at `progress` 2.
     pub(super) fn learn(&mut self, peer: &Peer) {
         if self.records.supporting_peers.insert(Key::of(peer, ()), ()).is_none() {
             for item in self.queues.begun.iter_mut().filter(|item| item.what.meta.peer == *peer) {

@@ -24,7 +24,7 @@ pub enum Fault {
     /// A byte that the grammar does not allow there.
     #[error("not JSON")]
     Syntax,
-    /// An array or object inside of as many others as may be open.
+    /// An array or object is nested deeper than the limit.
     #[error("nested too deep")]
     TooDeep,
     /// One value was complete, and another one begins.
@@ -340,7 +340,8 @@ impl<V: Visit> Scanner<V> {
         self.end(input)
     }
 
-    /// Whether the visitor sees what is at this depth. Most of a large message is deeper, so what it sees is out of line.
+    /// Whether the visitor sees values at this depth. Most of a large message is deeper, so the code that calls the
+    /// visitor is kept out of line.
     #[inline(always)]
     fn is_shown(&self) -> bool {
         self.nest.depth() <= self.visit.depth()
@@ -438,9 +439,9 @@ pub(super) enum State {
     Text(StringUse),
     /// After a backslash.
     Escape(StringUse),
-    /// So many hex digits.
+    /// An escape `\u` of which this many hex digits were read.
     Hex(StringUse, u8),
-    /// The rest of a word, of which so many bytes came.
+    /// `true`, `false` or `null`, of which this many bytes were read.
     Word(ValueKind, u8),
     /// The rest of a number.
     Number(Part),

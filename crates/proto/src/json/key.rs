@@ -5,7 +5,8 @@ use super::text::unescaped;
 /// Most bytes of a key that are gathered, escapes as they are written: no path has a key of more than 32 characters.
 const MAX_RAW: usize = 32 * 6;
 
-/// The part of a key that has come, as it is written. If the key is too long, only so much is kept that this can be seen.
+/// The part of a key that has arrived, as it is written. Of a key that is too long, only enough is kept to tell that it
+/// is too long.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Capture(Vec<u8>);
 

@@ -165,7 +165,7 @@ pub(super) const fn short_escape(letter: u8) -> Option<u8> {
     })
 }
 
-/// What follows `\u`, one unit or two that are a pair, and the rest.
+/// Reads the character after `\u`: one unit, or a surrogate pair. Returns it, and the rest of the text.
 fn unicode(text: &[u8]) -> Option<(char, &[u8])> {
     let (first, rest) = unit(text)?;
     if let Some(char) = char::from_u32(first.into()) {

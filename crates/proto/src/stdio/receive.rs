@@ -22,10 +22,11 @@ use crate::recent::Recent;
 use crate::rpc;
 use crate::salvage::Salvage;
 
-/// What a frame that waits for an earlier one costs beside its bytes: its entry in the map, and its allocation.
+/// The cost of a frame that waits for an earlier one, in addition to its bytes: its entry in the map, and its
+/// allocation.
 const HELD_COST: u64 = 64;
-/// What any other frame costs: its entry in a list whose capacity may be twice its length. The header of the frame is three times as
-/// long, so a flood of short frames costs the peer more than us.
+/// The cost of any other frame: its entry in a list whose capacity may be twice its length. The frame's header is three
+/// times as long, so a flood of short frames costs the peer more than us.
 const PLACE_COST: u64 = 16;
 
 /// The groups that are arriving.
@@ -244,7 +245,7 @@ pub(super) struct IncomingGroup {
     starts: Vec<usize>,
     held: BTreeMap<u32, Box<[u8]>>,
     held_bytes: u64,
-    /// Who gets an error if the message fails, as far as its first frame tells.
+    /// Who gets an error if the message fails, according to its first frame.
     caller: Option<Caller>,
     assembly: Assembly<6>,
 }
@@ -346,14 +347,14 @@ impl Frame {
         Some(Self { id: read_uuid(uuid)?, numbers, data: line.slice_ref(fields.next()?) })
     }
 
-    /// Who gets an error if the message fails that this frame begins.
+    /// Who gets an error if the message that this frame begins fails.
     fn caller(&self) -> Option<Caller> {
         let is_first = matches!(self.numbers, Ok((0, _)));
         if is_first { Caller::read(&self.data) } else { None }
     }
 }
 
-/// Who waits for the answer that a message is, or asks for, with the id of the request.
+/// The caller that waits if a message is lost: ours, if the message is a response, or the peer's, if it is a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Caller {
     /// The message answers a request of ours.

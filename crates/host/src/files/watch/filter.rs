@@ -28,7 +28,8 @@ impl Filter {
         })
     }
 
-    /// Whether changes at this path, relative to what is watched, are reported. Those of the watched thing itself are.
+    /// Whether changes at this path are reported. The path is relative to the watched file or directory, whose own
+    /// changes are always reported.
     pub(super) fn wants(&self, path: &Path) -> bool {
         let included = self.includes.as_ref().is_none_or(|includes| matches(includes, path));
         path.as_os_str().is_empty() || self.enters(path) && included
@@ -54,7 +55,8 @@ fn set(value: &Value) -> Result<GlobSet, FileError> {
     for item in items {
         let pattern = item.as_str().filter(|text| text.len() <= MAX_PATTERN_BYTES).ok_or(FileError::BadPattern)?;
         let pattern = pattern.strip_prefix("./").unwrap_or(pattern).trim_start_matches('/');
-        // All that is in a directory: so does the directory's own name stand for it, and need not be watched.
+        // `directory/**` means all that is in the directory, so the pattern matches the directory itself, too. An
+        // excluded directory need not be watched at all.
         let whole = pattern.trim_end_matches('/');
         let whole = whole.strip_suffix("/**").unwrap_or(whole);
         let glob = GlobBuilder::new(whole).literal_separator(true).backslash_escape(true).build();

@@ -32,13 +32,13 @@ impl BufferPool {
         self.free.split().freeze()
     }
 
-    /// Continues with the oldest buffer if nobody uses it any more, else with a new one.
+    /// Takes the oldest buffer if none of its bodies is used any more, else a new one.
     fn turn(&mut self) {
         let unused = self.lent.front_mut().is_some_and(|oldest| oldest.try_reclaim(LEN));
         let next = if unused { self.lent.pop_front() } else { None };
         let next = next.unwrap_or_else(|| BytesMut::with_capacity(LEN));
         if self.lent.len() == MOST {
-            // Somebody keeps it for long: it is no longer tracked.
+            // A body in the oldest buffer has been held for long. The buffer is no longer tracked.
             self.lent.pop_front();
         }
         self.lent.push_back(std::mem::replace(&mut self.free, next));

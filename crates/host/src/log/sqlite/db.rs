@@ -368,7 +368,7 @@ impl Db {
             return;
         }
         drop(self.checkpoint("PASSIVE", metrics));
-        // Pages that are free already are taken first, so all of them have to be asked for.
+        // The database first uses the pages that are free already, so the requested size includes them.
         for n in 0..bytes / STEP {
             let id = (-1_i64).saturating_sub_unsigned(n);
             let insert = self.connection.execute("INSERT INTO piece VALUES (?1, zeroblob(?2))", (id, STEP));
@@ -376,8 +376,8 @@ impl Db {
                 break;
             }
         }
-        // One by one, because what is deleted is overwritten, and the write-ahead log may not be able to grow. If this fails, the
-        // next opening of the log removes them: they belong to no entry.
+        // Each is a transaction of its own, because deleted bytes are overwritten and the write-ahead log may not be
+        // able to grow. If this fails, the rows belong to no entry, and the next opening of the log removes them.
         for n in 0..bytes / STEP {
             drop(self.connection.execute("DELETE FROM piece WHERE id = ?1", [(-1_i64).saturating_sub_unsigned(n)]));
             drop(self.checkpoint("PASSIVE", metrics));

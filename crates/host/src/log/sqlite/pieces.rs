@@ -109,8 +109,8 @@ pub(super) fn remove(connection: &Connection, stored: &[Option<StoredPieces>]) -
     Ok(())
 }
 
-/// Removes pieces that no entry has, one by one: what is deleted is overwritten, and the write-ahead log may not be able to
-/// grow. To be called when the log is opened: nothing is being written then.
+/// Removes pieces that belong to no entry. Each is a transaction of its own, because deleted bytes are overwritten and
+/// the write-ahead log may not be able to grow. To be called when the log is opened, while nothing is being written.
 pub(super) fn sweep(db: &Db, metrics: &Metrics) -> Result<(), Failure> {
     let sql = "SELECT id FROM piece WHERE id >> 16 NOT IN (
                SELECT body >> 16 FROM entry WHERE typeof(body) = 'integer')";

@@ -45,7 +45,7 @@ impl Bridge<'_> {
         }
     }
 
-    /// Goes on with the end of the bridge, if it has begun, and keeps the host's lease up to date.
+    /// Advances the end of the bridge, if it has begun, and updates the host's lease.
     pub(super) fn after_each_event(&mut self) {
         if self.phase == BridgePhase::Open && self.sides.iter().any(Side::has_half_closed) {
             let reason = self.unanswered_close().unwrap_or(CloseReason::Normal);
@@ -92,8 +92,8 @@ impl Bridge<'_> {
         }
     }
 
-    /// The close that tells a client that its host has ended without all responses. None if the host's own close code tells so,
-    /// or if the client's link has no codes.
+    /// The close that tells a client that its host has ended without sending all responses. `None` if the host's own
+    /// close code says so, or if the client's link has no codes.
     pub(super) fn unanswered_close(&self) -> Option<CloseReason> {
         let (downstream, upstream) = (&self.sides.downstream, &self.sides.upstream);
         let upstream_reason = upstream.outcome().map(|outcome| &outcome.reason);
@@ -202,7 +202,7 @@ impl Bridge<'_> {
         upstream.has_half_closed() || is_normal || (upstream.is_closed() && upstream.driver.has_exited())
     }
 
-    /// Responds with errors in place of a host that has ended, however it has: nobody else will.
+    /// Answers pending requests with errors after the host has ended, for whatever reason.
     fn respond_for_host(&mut self) {
         let (downstream, upstream) = (&self.sides.downstream, &self.sides.upstream);
         if downstream.is_closed() || upstream.is_open() || !self.pending.has_any(SideId::Upstream) {
@@ -228,7 +228,7 @@ impl Bridge<'_> {
 
     /// Ends all requests to side `to` with errors, which go to those who sent them.
     fn fail_requests(&mut self, to: SideId, error: &ErrorReply) {
-        // Such a client is told by the close to begin again, and takes an error for the host's last word.
+        // The close tells such a client to resume. It would take an error as the host's final answer.
         let resumes =
             to == SideId::Upstream && self.names.downstream.is_introduced() && !self.sides.downstream.can_half_close();
         let answered = if resumes { Answered::NotResumed } else { Answered::All };
@@ -291,7 +291,7 @@ impl Bridge<'_> {
     fn waits_for_responses(&self) -> bool {
         let (downstream, upstream) = (&self.sides.downstream, &self.sides.upstream);
         let next_client_comes = self.reuse.is_some() && !self.phase.is_stopping();
-        // A program that stops waits only for what has begun to come.
+        // A stopping program waits only for messages that have begun to arrive.
         let is_awaited = if downstream.is_closed() {
             next_client_comes
         } else {

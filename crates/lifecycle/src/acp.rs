@@ -17,7 +17,7 @@
 //! | `tool_call_update` `completed`, `failed` | the result of the call |
 //! | `session/request_permission` | [`Event::ToolAsked`]; [`answer`](Translator::answer) gives the agent's own option |
 //! | `plan` | a call named `plan`, whose output is the plan as a list; it ends with the turn |
-//! | commands, mode, options, title | a [`Signal`] |
+//! | commands, mode, options, title | a [`SessionSignal`] |
 //! | what comes while no prompt is open | dropped and counted: an agent that loads a session tells its history again |
 //!
 //! A [`Connection`] is one run of such an agent: it opens the session, and has a [`Translator`] for its updates.
@@ -37,9 +37,7 @@ use agent_client_protocol_schema::v1::{
 };
 use serde_json::Value;
 
-pub use self::connection::{
-    Connection, HostRequest, Offers, Opened, Opening, PromptError, RpcError, Signal as ConnectionSignal,
-};
+pub use self::connection::{Connection, ConnectionSignal, HostRequest, Offers, Opened, Opening, PromptError, RpcError};
 use self::permission::Options;
 use crate::{Answer, BlockKind, BlockType, Call, Content, Ending, Event, Failure, Id, Outcome, ToolResult, Usage};
 
@@ -63,7 +61,7 @@ impl Default for Limits {
 
 /// Something that the host has to know, and that is no event of the grammar.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Signal {
+pub enum SessionSignal {
     /// The commands that a prompt may begin with.
     Commands(Vec<AvailableCommand>),
     /// The session's mode is another one now.
@@ -81,10 +79,10 @@ pub enum Signal {
 #[derive(Debug)]
 pub struct Translator {
     limits: Limits,
-    turn: Option<Turn>,
+    turn: Option<ActivePrompt>,
     asks: HashMap<Id, Options>,
     events: VecDeque<Event>,
-    signals: VecDeque<Signal>,
+    signals: VecDeque<SessionSignal>,
     strays: u64,
     /// The cost of the session before this turn, as the agent reckons it.
     cost_before_micros: u64,
@@ -94,7 +92,7 @@ pub struct Translator {
 
 /// A prompt that the agent works on.
 #[derive(Debug)]
-struct Turn {
+struct ActivePrompt {
     turn: Id,
     /// How many messages have begun: their names are made from it.
     messages: u64,
@@ -121,7 +119,7 @@ struct CallState {
     block: Id,
     title: String,
     input: InputState,
-    stage: Stage,
+    stage: CallStage,
     content: Vec<Content>,
     raw_output: Option<Value>,
 }
@@ -138,7 +136,7 @@ enum InputState {
 
 /// How far a call has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+enum CallStage {
     Pending,
     /// The agent says that it runs, but somebody is still asked whether it may.
     Waiting,
@@ -168,7 +166,7 @@ impl Translator {
     }
 
     /// The next signal.
-    pub fn poll_signal(&mut self) -> Option<Signal> {
+    pub fn poll_signal(&mut self) -> Option<SessionSignal> {
         self.signals.pop_front()
     }
 
@@ -183,7 +181,7 @@ impl Translator {
         self.finish(Outcome::Cancelled);
         self.events.push_back(Event::TurnStarted { turn: turn.clone() });
         self.cost_before_micros = self.cost_micros.unwrap_or(0);
-        self.turn = Some(Turn { turn, messages: 0, message: None, calls: HashMap::new(), has_plan: false });
+        self.turn = Some(ActivePrompt { turn, messages: 0, message: None, calls: HashMap::new(), has_plan: false });
     }
 
     /// The agent has answered the prompt.
@@ -209,17 +207,17 @@ impl Translator {
     pub fn update(&mut self, update: SessionUpdate) {
         match update {
             SessionUpdate::AvailableCommandsUpdate(update) => {
-                self.signals.push_back(Signal::Commands(update.available_commands));
+                self.signals.push_back(SessionSignal::Commands(update.available_commands));
             }
             SessionUpdate::CurrentModeUpdate(update) => {
-                self.signals.push_back(Signal::ModeChanged { mode: update.current_mode_id.0.to_string() });
+                self.signals.push_back(SessionSignal::ModeChanged { mode: update.current_mode_id.0.to_string() });
             }
             SessionUpdate::ConfigOptionUpdate(update) => {
-                self.signals.push_back(Signal::Options(update.config_options));
+                self.signals.push_back(SessionSignal::Options(update.config_options));
             }
             SessionUpdate::SessionInfoUpdate(update) => {
                 if let Some(title) = update.title.as_opt_ref() {
-                    self.signals.push_back(Signal::Title(title.cloned()));
+                    self.signals.push_back(SessionSignal::Title(title.cloned()));
                 }
             }
             SessionUpdate::UsageUpdate(update) => self.usage(&update),
@@ -250,7 +248,7 @@ impl Translator {
         let tool = Id::from(request.tool_call.tool_call_id.0.as_ref());
         self.tool_update(request.tool_call);
         let Some(call) = self.turn.as_mut().and_then(|turn| turn.calls.get_mut(&tool)) else { return false };
-        if call.stage == Stage::Ended {
+        if call.stage == CallStage::Ended {
             return false;
         }
         call.end_input(None, &mut self.events);
@@ -265,7 +263,7 @@ impl Translator {
         let outcome = self.asks.remove(tool)?.outcome(answer);
         self.events.push_back(Event::ToolAnswered { tool: tool.clone(), answer: answer.clone() });
         let call = self.turn.as_mut().and_then(|turn| turn.calls.get_mut(tool));
-        if let Some(call) = call.filter(|call| answer.allows() && call.stage == Stage::Waiting) {
+        if let Some(call) = call.filter(|call| answer.allows() && call.stage == CallStage::Waiting) {
             call.run(tool, &mut self.events);
         }
         Some(outcome)
@@ -349,7 +347,7 @@ impl Translator {
             turn.begin_call(Call::new(tool.clone(), name, title), &mut self.events);
         }
         let Some(call) = turn.calls.get_mut(&tool) else { return };
-        if call.stage == Stage::Ended {
+        if call.stage == CallStage::Ended {
             return;
         }
         if let Some(title) = fields.title.filter(|title| !title.is_empty()) {
@@ -375,7 +373,7 @@ impl Translator {
             Some(ToolCallStatus::InProgress) => call.run(&tool, &mut self.events),
             _ => {}
         }
-        if has_content && call.stage == Stage::Running {
+        if has_content && call.stage == CallStage::Running {
             self.events.push_back(Event::ToolOutput { tool, content: call.content.clone() });
         }
     }
@@ -407,7 +405,7 @@ impl Translator {
     }
 }
 
-impl Turn {
+impl ActivePrompt {
     /// More text. It begins a message and a block where it does not continue the last ones.
     fn text(&mut self, given: Option<String>, kind: BlockType, text: String, events: &mut VecDeque<Event>) {
         let is_other = |message: &OpenMessage| given.is_some() && message.given.is_some() && message.given != given;
@@ -448,7 +446,7 @@ impl Turn {
             block,
             title,
             input: InputState::Open { announced: None },
-            stage: Stage::Pending,
+            stage: CallStage::Pending,
             content: Vec::new(),
             raw_output: None,
         };
@@ -508,16 +506,16 @@ impl CallState {
 
     fn run(&mut self, tool: &Id, events: &mut VecDeque<Event>) {
         self.end_input(None, events);
-        if matches!(self.stage, Stage::Pending | Stage::Waiting) {
-            self.stage = Stage::Running;
+        if matches!(self.stage, CallStage::Pending | CallStage::Waiting) {
+            self.stage = CallStage::Running;
             events.push_back(Event::ToolStarted { tool: tool.clone() });
         }
     }
 
     /// It says that it runs, and waits for an answer.
     fn wait(&mut self) {
-        if self.stage == Stage::Pending {
-            self.stage = Stage::Waiting;
+        if self.stage == CallStage::Pending {
+            self.stage = CallStage::Waiting;
         }
     }
 
@@ -533,7 +531,7 @@ impl CallState {
     }
 
     fn over(&mut self, tool: &Id, success: bool, events: &mut VecDeque<Event>) {
-        self.stage = Stage::Ended;
+        self.stage = CallStage::Ended;
         let mut content = std::mem::take(&mut self.content);
         if content.is_empty()
             && let Some(output) = self.raw_output.take()

@@ -94,7 +94,7 @@ struct CheckedBlock {
 struct CheckedCall {
     agent: Option<Id>,
     phase: CheckedPhase,
-    worker: Worker,
+    sub_agent: CheckedSubAgent,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,7 +108,7 @@ enum CheckedPhase {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Worker {
+enum CheckedSubAgent {
     None,
     Open,
     Ended,
@@ -204,7 +204,7 @@ impl Checker {
             return Err(Violation::MessageAgain);
         }
         if let Some(agent) = agent
-            && self.tool(agent)?.worker != Worker::Open
+            && self.tool(agent)?.sub_agent != CheckedSubAgent::Open
         {
             return Err(Violation::AgentNotOpen);
         }
@@ -239,7 +239,7 @@ impl Checker {
         if let Some(tool) = tool
             && self
                 .tools
-                .insert(tool, CheckedCall { agent, phase: CheckedPhase::Input, worker: Worker::None })
+                .insert(tool, CheckedCall { agent, phase: CheckedPhase::Input, sub_agent: CheckedSubAgent::None })
                 .is_some()
         {
             return Err(Violation::ToolAgain);
@@ -265,7 +265,7 @@ impl Checker {
     }
 
     fn tool_ended(&mut self, tool: &Id, ending: &Ending) -> Result<(), Violation> {
-        if self.tool(tool)?.worker == Worker::Open {
+        if self.tool(tool)?.sub_agent == CheckedSubAgent::Open {
             return Err(Violation::AgentLeftOpen);
         }
         self.step(tool, |phase| match (phase, ending) {
@@ -279,15 +279,15 @@ impl Checker {
     fn agent_started(&mut self, tool: &Id) -> Result<(), Violation> {
         self.step(tool, |phase| (phase == CheckedPhase::Running).then_some(CheckedPhase::Running))?;
         let tool = self.tool(tool)?;
-        if tool.worker != Worker::None {
+        if tool.sub_agent != CheckedSubAgent::None {
             return Err(Violation::AgentAgain);
         }
-        tool.worker = Worker::Open;
+        tool.sub_agent = CheckedSubAgent::Open;
         Ok(())
     }
 
     fn agent_ended(&mut self, tool: &Id) -> Result<(), Violation> {
-        if self.tool(tool)?.worker != Worker::Open {
+        if self.tool(tool)?.sub_agent != CheckedSubAgent::Open {
             return Err(Violation::AgentNotOpen);
         }
         if self.messages.values().any(|message| message.is_open && message.agent.as_ref() == Some(tool)) {
@@ -296,7 +296,7 @@ impl Checker {
         if self.tools.values().any(|other| other.phase != CheckedPhase::Ended && other.agent.as_ref() == Some(tool)) {
             return Err(Violation::ToolLeftOpen);
         }
-        self.tool(tool)?.worker = Worker::Ended;
+        self.tool(tool)?.sub_agent = CheckedSubAgent::Ended;
         Ok(())
     }
 

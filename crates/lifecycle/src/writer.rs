@@ -144,7 +144,7 @@ impl OpenTurn {
         match event {
             Event::MessageStarted { message, agent } => {
                 // A sub-agent whose call is unknown or over can only be heard as the agent itself.
-                let agent = agent.and_then(|agent| self.worker(&agent, out));
+                let agent = agent.and_then(|agent| self.sub_agent(&agent, out));
                 self.words.start(message, agent, &mut self.calls, out)
             }
             Event::BlockStarted { message, block, kind } => {
@@ -178,18 +178,18 @@ impl OpenTurn {
                 words.end_input(at, calls, out);
                 let ending = calls.prepare_end(at, ending, out)?;
                 let is_done = matches!(ending, Ending::Done(_));
-                self.close_worker(at, if is_done { Outcome::Complete } else { Outcome::Cancelled }, out);
+                self.close_sub_agent(at, if is_done { Outcome::Complete } else { Outcome::Cancelled }, out);
                 self.calls.end(at, ending, out);
                 Ok(())
             }
             Event::AgentStarted { tool, name, task } => {
                 let at = calls.find(&tool)?;
                 words.end_input(at, calls, out);
-                calls.start_worker(at, name, task, out)
+                calls.start_sub_agent(at, name, task, out)
             }
             Event::AgentEnded { tool, outcome } => {
                 let at = self.calls.find(&tool)?;
-                self.close_worker(at, outcome, out).then_some(()).ok_or(Stray)
+                self.close_sub_agent(at, outcome, out).then_some(()).ok_or(Stray)
             }
             event => {
                 out.push(event);
@@ -199,22 +199,22 @@ impl OpenTurn {
     }
 
     /// The sub-agent of a call, set to work if it is not yet.
-    fn worker(&mut self, tool: &Id, out: &mut Out) -> Option<usize> {
+    fn sub_agent(&mut self, tool: &Id, out: &mut Out) -> Option<usize> {
         let at = self.calls.find(tool).ok()?;
-        if !self.calls.has_worker(at) {
+        if !self.calls.has_sub_agent(at) {
             self.words.end_input(at, &mut self.calls, out);
-            self.calls.start_worker(at, String::new(), String::new(), out).ok()?;
+            self.calls.start_sub_agent(at, String::new(), String::new(), out).ok()?;
         }
         Some(at)
     }
 
     /// Ends a call's sub-agent, if it is at work, and everything that it began.
-    fn close_worker(&mut self, at: usize, outcome: Outcome, out: &mut Out) -> bool {
-        if !self.calls.has_worker(at) {
+    fn close_sub_agent(&mut self, at: usize, outcome: Outcome, out: &mut Out) -> bool {
+        if !self.calls.has_sub_agent(at) {
             return false;
         }
         self.close(Some(at), out);
-        self.calls.end_worker(at, outcome, out);
+        self.calls.end_sub_agent(at, outcome, out);
         true
     }
 
@@ -229,7 +229,7 @@ impl OpenTurn {
         );
         for at in below.into_iter().rev() {
             self.calls.withdraw(at, out);
-            self.calls.end_worker(at, Outcome::Cancelled, out);
+            self.calls.end_sub_agent(at, Outcome::Cancelled, out);
             self.calls.end(at, Ending::Cancelled { reason: None }, out);
         }
     }

@@ -1,7 +1,7 @@
 //! One run of an ACP agent: JSON-RPC lines both ways, from `initialize` to the end of the process.
 //!
 //! ```text
-//!  new ─▶ initialize ─▶ [authenticate] ─▶ session/resume | session/load | session/new ─▶ Signal::Opened ─▶ send, cancel, …
+//!  new ─▶ initialize ─▶ [authenticate] ─▶ session/resume | session/load | session/new ─▶ ConnectionSignal::Opened ─▶ send, cancel, …
 //! ```
 //!
 //! The official crate has a connection too. Its queues are unbounded by contract, so an agent that floods us would take all
@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::{Limits, Signal as SessionSignal, Translator};
+use super::{Limits, SessionSignal, Translator};
 use crate::{Answer, Event, ExitReason, Failure, Id, Received};
 
 /// The agent wants the user to log in first.
@@ -64,7 +64,7 @@ pub struct Offers {
 
 /// Something that the host has to know or to do.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Signal {
+pub enum ConnectionSignal {
     /// A session is open: prompts may be sent.
     Opened(Box<Opened>),
     /// No session could be opened. Nothing more will come.
@@ -166,7 +166,7 @@ pub struct Connection {
     host_requests: HashMap<u64, Box<RawValue>>,
     translator: Translator,
     lines: VecDeque<Vec<u8>>,
-    signals: VecDeque<Signal>,
+    signals: VecDeque<ConnectionSignal>,
 }
 
 /// How far a connection has come.
@@ -287,12 +287,12 @@ impl Connection {
     }
 
     /// The next signal.
-    pub fn poll_signal(&mut self) -> Option<Signal> {
+    pub fn poll_signal(&mut self) -> Option<ConnectionSignal> {
         while let Some(signal) = self.translator.poll_signal() {
             match signal {
                 SessionSignal::ModeChanged { mode } => self.mode_is(mode),
                 SessionSignal::Options(options) => self.options_are(options),
-                other => self.signals.push_back(Signal::Session(other)),
+                other => self.signals.push_back(ConnectionSignal::Session(other)),
             }
         }
         self.signals.pop_front()
@@ -352,7 +352,7 @@ impl Connection {
         true
     }
 
-    /// Answers a [`Signal::Request`]. Without such a request nothing happens.
+    /// Answers a [`ConnectionSignal::Request`]. Without such a request nothing happens.
     pub fn respond(&mut self, request: u64, response: Result<Value, RpcError>) {
         if let Some(id) = self.host_requests.remove(&request) {
             self.reply(&id, response);
@@ -383,11 +383,11 @@ impl Connection {
     pub fn end(&mut self, reason: ExitReason) {
         match (std::mem::replace(&mut self.phase, Phase::Ended), reason) {
             (Phase::Initializing | Phase::Opening { .. }, ExitReason::Failed(failure)) => {
-                self.signals.push_back(Signal::NotOpened(failure));
+                self.signals.push_back(ConnectionSignal::NotOpened(failure));
             }
             (Phase::Initializing | Phase::Opening { .. }, ExitReason::Stopped) => {
                 let failure = Failure::new("stopped", "The conversation was ended.");
-                self.signals.push_back(Signal::NotOpened(failure));
+                self.signals.push_back(ConnectionSignal::NotOpened(failure));
             }
             (Phase::Open { .. }, reason) => self.translator.finish(reason.outcome()),
             (Phase::Ended, _) => {}
@@ -461,7 +461,7 @@ impl Connection {
             Ok(wanted) => {
                 let request = self.number();
                 self.host_requests.insert(request, id.to_owned());
-                self.signals.push_back(Signal::Request { request, wanted: Box::new(wanted) });
+                self.signals.push_back(ConnectionSignal::Request { request, wanted: Box::new(wanted) });
             }
             Err(error) => self.refuse(id, error),
         }
@@ -534,7 +534,7 @@ impl Connection {
             Err(error) => {
                 self.translator.notice(format!("The agent did not change to {what}: {}", error.message));
                 if let (SettingKind::Mode(_), Some(mode)) = (kind, self.mode.clone()) {
-                    self.signals.push_back(Signal::Session(SessionSignal::ModeChanged { mode }));
+                    self.signals.push_back(ConnectionSignal::Session(SessionSignal::ModeChanged { mode }));
                 }
             }
         }
@@ -545,7 +545,7 @@ impl Connection {
         let before = self.mode.replace(mode.clone());
         let is_mode = |pending: &Pending| matches!(pending, Pending::Setting { kind: SettingKind::Mode(_), .. });
         if before.as_ref() != Some(&mode) && !self.pending.values().any(is_mode) {
-            self.signals.push_back(Signal::Session(SessionSignal::ModeChanged { mode }));
+            self.signals.push_back(ConnectionSignal::Session(SessionSignal::ModeChanged { mode }));
         }
     }
 
@@ -554,7 +554,7 @@ impl Connection {
             self.mode_is(mode);
         }
         self.options.clone_from(&options);
-        self.signals.push_back(Signal::Session(SessionSignal::Options(options)));
+        self.signals.push_back(ConnectionSignal::Session(SessionSignal::Options(options)));
     }
 
     fn initialized(&mut self, result: Result<&RawValue, RpcError>) {
@@ -631,7 +631,7 @@ impl Connection {
                 let mode = self.modes.as_ref().map(|modes| modes.current_mode_id.0.to_string());
                 self.mode = mode.or_else(|| current_mode(&self.options));
                 self.phase = Phase::Open { session: response.session_id, prompt: None };
-                self.signals.push_back(Signal::Opened(Box::new(Opened {
+                self.signals.push_back(ConnectionSignal::Opened(Box::new(Opened {
                     remembers: method != OpenMethod::New,
                     can_resume: self.can_resume(),
                     agent: self.agent.clone(),
@@ -685,7 +685,7 @@ impl Connection {
 
     fn give_up(&mut self, failure: Failure) {
         self.phase = Phase::Ended;
-        self.signals.push_back(Signal::NotOpened(failure));
+        self.signals.push_back(ConnectionSignal::NotOpened(failure));
     }
 
     const fn number(&mut self) -> u64 {

@@ -34,11 +34,11 @@ pub(super) struct Turn {
     pub(super) error: Option<String>,
     /// Whether the agent itself has said any text.
     has_spoken: bool,
-    messages: Vec<Message>,
+    messages: Vec<TurnMessage>,
     by_id: HashMap<Id, usize>,
     /// The message that each speaker says now: the agent itself, and sub-agents by their calls.
     main: Option<usize>,
-    workers: HashMap<Id, usize>,
+    sub_agents: HashMap<Id, usize>,
     calls: HashMap<Id, CallState>,
     /// Calls by the tasks that they began.
     tasks: HashMap<String, Id>,
@@ -66,21 +66,21 @@ pub(super) enum Origin {
 }
 
 #[derive(Debug)]
-struct Message {
+struct TurnMessage {
     id: Id,
-    blocks: Vec<Block>,
+    blocks: Vec<TurnBlock>,
     /// Streamed blocks that no `assistant` line has told yet.
     untold: usize,
     tokens: Tokens,
 }
 
 #[derive(Debug)]
-struct Block {
+struct TurnBlock {
     id: Id,
     /// Its place in the model's stream; none if it was not streamed.
     index: Option<u64>,
     kind: BlockType,
-    stage: Stage,
+    stage: BlockStage,
     /// Whether an `assistant` line has told it whole.
     is_told: bool,
     said: Said,
@@ -88,7 +88,7 @@ struct Block {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum BlockStage {
     Open,
     Ended,
 }
@@ -133,7 +133,7 @@ struct CallState {
     title: String,
     /// The block of its input: message and block.
     input: Option<(usize, usize)>,
-    worker: Worker,
+    sub_agent: SubAgentState,
     progress: Progress,
 }
 
@@ -148,7 +148,7 @@ enum Progress {
 
 /// The sub-agent of a call.
 #[derive(Debug, Default)]
-enum Worker {
+enum SubAgentState {
     #[default]
     None,
     /// The call's input says that there will be one.
@@ -214,7 +214,7 @@ impl Turn {
             messages: Vec::new(),
             by_id: HashMap::new(),
             main: None,
-            workers: HashMap::new(),
+            sub_agents: HashMap::new(),
             calls: HashMap::new(),
             tasks: HashMap::new(),
             told: HashSet::new(),
@@ -315,7 +315,7 @@ impl Turn {
                 Some(Blocks::Text(Text(text))) => text.to_string(),
                 _ => String::new(),
             };
-            self.worker_started(agent, &task, out);
+            self.sub_agent_started(agent, &task, out);
         }
         let Some(Blocks::List(blocks)) = content else { return };
         // What a tool says for programs stands beside the blocks, so it is known whose it is only if there is one.
@@ -368,7 +368,7 @@ impl Turn {
             self.note_task(task, tool, out);
         }
         if line.subagent_type.get().is_some() {
-            self.worker_started(tool, "", out);
+            self.sub_agent_started(tool, "", out);
         }
     }
 
@@ -406,7 +406,7 @@ impl Turn {
     /// The turn ends: blocks end with what is known of them, and calls that go on in the background end for those who
     /// follow the turn. Gives the names of these.
     pub(super) fn close(&mut self, out: &mut Out<'_>) -> Vec<Id> {
-        let mut open: Vec<usize> = self.main.into_iter().chain(self.workers.values().copied()).collect();
+        let mut open: Vec<usize> = self.main.into_iter().chain(self.sub_agents.values().copied()).collect();
         open.sort_unstable();
         open.into_iter().for_each(|message| self.end_blocks(message, out));
         let left = self.calls.iter().filter(|(_, state)| matches!(state.progress, Progress::Background(_)));
@@ -460,7 +460,7 @@ impl Turn {
     fn current(&self, line: &Line<'_>, agent: Option<&str>) -> Option<usize> {
         let now = match agent {
             None => self.main,
-            Some(agent) => self.workers.get(agent).copied(),
+            Some(agent) => self.sub_agents.get(agent).copied(),
         };
         let Some(name) = line.api_message_id.get() else { return now };
         let is_it = |at: &usize| self.messages.get(*at).is_some_and(|message| *message.id == *name);
@@ -475,12 +475,12 @@ impl Turn {
             return None;
         }
         if let Some(agent) = agent {
-            self.worker_started(agent, "", out);
+            self.sub_agent_started(agent, "", out);
         }
         let at = known.unwrap_or(self.messages.len());
         let before = match agent {
             None => self.main.replace(at),
-            Some(agent) => self.workers.insert(agent.into(), at),
+            Some(agent) => self.sub_agents.insert(agent.into(), at),
         };
         if let Some(before) = before.filter(|before| *before != at) {
             self.end_blocks(before, out);
@@ -491,7 +491,12 @@ impl Turn {
         if known.is_none() {
             let id = name.map_or_else(|| Id::from(format!("{}-m{at}", self.id)), Id::from);
             self.by_id.insert(id.clone(), at);
-            self.messages.push(Message { id: id.clone(), blocks: Vec::new(), untold: 0, tokens: Tokens::default() });
+            self.messages.push(TurnMessage {
+                id: id.clone(),
+                blocks: Vec::new(),
+                untold: 0,
+                tokens: Tokens::default(),
+            });
             out.push(Event::MessageStarted { message: id, agent: agent.map(Id::from) });
         }
         Some(at)
@@ -601,7 +606,7 @@ impl Turn {
 
     fn block_stopped(&mut self, message: usize, index: u64, out: &mut Out<'_>) {
         let blocks = self.messages.get(message).map_or(&[][..], |message| &message.blocks);
-        let is_it = |block: &Block| block.index == Some(index) && block.stage == Stage::Open;
+        let is_it = |block: &TurnBlock| block.index == Some(index) && block.stage == BlockStage::Open;
         if let Some(at) = blocks.iter().rposition(is_it) {
             self.end_block(message, at, None, out);
         }
@@ -654,7 +659,7 @@ impl Turn {
             out.counts.differing = out.counts.differing.saturating_add(1);
             return;
         };
-        if Said::of(head) != block.said || (block.stage == Stage::Ended && !rest.is_empty()) {
+        if Said::of(head) != block.said || (block.stage == BlockStage::Ended && !rest.is_empty()) {
             out.counts.differing = out.counts.differing.saturating_add(1);
         } else if !rest.is_empty() {
             block.said.add(rest);
@@ -668,14 +673,14 @@ impl Turn {
             return self.whole_call(message, tool.into(), block.name.as_str(), block.input, out);
         };
         let held = state.input.and_then(|(message, at)| self.messages.get_mut(message)?.blocks.get_mut(at));
-        if let Some(Block { stage: Stage::Open, input: Some(input), .. }) = held {
+        if let Some(TurnBlock { stage: BlockStage::Open, input: Some(input), .. }) = held {
             input.whole = block.input.map(|raw| raw.get().to_owned());
         }
     }
 
     /// The first block of a kind that was streamed and is not told whole yet. It is from now on.
     fn untold(&mut self, message: usize, kind: BlockType) -> Option<usize> {
-        let Message { blocks, untold, .. } = self.messages.get_mut(message).filter(|message| message.untold > 0)?;
+        let TurnMessage { blocks, untold, .. } = self.messages.get_mut(message).filter(|message| message.untold > 0)?;
         let at = blocks.iter().position(|block| block.kind == kind && block.index.is_some() && !block.is_told)?;
         blocks.get_mut(at)?.is_told = true;
         *untold = untold.saturating_sub(1);
@@ -729,7 +734,7 @@ impl Turn {
                 let state = CallState {
                     title: call.title.clone(),
                     input: Some((message, at)),
-                    worker: Worker::None,
+                    sub_agent: SubAgentState::None,
                     progress: Progress::Open,
                 };
                 self.calls.insert(call.tool.clone(), state);
@@ -737,11 +742,11 @@ impl Turn {
             }
             _ => None,
         };
-        let block = Block {
+        let block = TurnBlock {
             id: id.clone(),
             index,
             kind: kind.kind(),
-            stage: Stage::Open,
+            stage: BlockStage::Open,
             is_told: false,
             said: Said::NOTHING,
             input,
@@ -765,8 +770,8 @@ impl Turn {
     /// Ends a block that is open. `input` is the whole input of a call, if it is known by now.
     fn end_block(&mut self, message: usize, at: usize, input: Option<&str>, out: &mut Out<'_>) {
         let Some(said) = self.messages.get_mut(message) else { return };
-        let Some(block) = said.blocks.get_mut(at).filter(|block| block.stage == Stage::Open) else { return };
-        block.stage = Stage::Ended;
+        let Some(block) = said.blocks.get_mut(at).filter(|block| block.stage == BlockStage::Open) else { return };
+        block.stage = BlockStage::Ended;
         let held = block.input.take();
         let (message, block) = (said.id.clone(), block.id.clone());
         let Some(held) = held else { return out.push(Event::BlockEnded { message, block, input: None }) };
@@ -774,7 +779,7 @@ impl Turn {
         let input = input.map(str::to_owned).or(held.whole).or_else(|| whole_input(held.streamed?));
         if let Some(state) = self.calls.get_mut(&held.call) {
             state.input = None;
-            state.worker = Worker::expected(&state.title, input.as_deref());
+            state.sub_agent = SubAgentState::expected(&state.title, input.as_deref());
         }
         out.push(Event::BlockEnded { message, block, input });
     }
@@ -787,17 +792,17 @@ impl Turn {
     }
 
     /// A sub-agent is heard: it works.
-    fn worker_started(&mut self, tool: &str, task: &str, out: &mut Out<'_>) {
+    fn sub_agent_started(&mut self, tool: &str, task: &str, out: &mut Out<'_>) {
         let Some((tool, state)) = self.calls.get_key_value(tool) else { return };
-        if matches!(state.worker, Worker::Working) || matches!(state.progress, Progress::Ended) {
+        if matches!(state.sub_agent, SubAgentState::Working) || matches!(state.progress, Progress::Ended) {
             return;
         }
         let tool = tool.clone();
         self.finish_input(&tool, None, out);
         let Some(state) = self.calls.get_mut(&tool) else { return };
-        let (name, task) = match std::mem::replace(&mut state.worker, Worker::Working) {
-            Worker::Expected { name, task } => (name, task),
-            Worker::None | Worker::Working => (String::new(), task.to_owned()),
+        let (name, task) = match std::mem::replace(&mut state.sub_agent, SubAgentState::Working) {
+            SubAgentState::Expected { name, task } => (name, task),
+            SubAgentState::None | SubAgentState::Working => (String::new(), task.to_owned()),
         };
         if matches!(state.progress, Progress::Open) {
             state.progress = Progress::Running;
@@ -832,7 +837,7 @@ impl Turn {
         if self.is_over(tool) {
             return;
         }
-        self.worker_started(tool, "", out);
+        self.sub_agent_started(tool, "", out);
         if let Some(task) = structured.agent_id.get() {
             self.note_task(task, tool, out);
         }
@@ -860,11 +865,11 @@ impl Turn {
             return;
         }
         state.progress = Progress::Ended;
-        let is_worker = matches!(state.worker, Worker::Working);
-        if let Some(message) = self.workers.remove(tool) {
+        let is_sub_agent = matches!(state.sub_agent, SubAgentState::Working);
+        if let Some(message) = self.sub_agents.remove(tool) {
             self.end_blocks(message, out);
         }
-        if is_worker {
+        if is_sub_agent {
             let outcome = match &ending {
                 Ending::Done(ToolResult { success: false, error, .. }) => {
                     Outcome::Failed(Failure::new("agentFailed", error.clone().unwrap_or_default()))
@@ -880,7 +885,9 @@ impl Turn {
     /// The open block at a place.
     fn open_at(&self, message: usize, index: u64, kind: BlockType) -> Option<usize> {
         let blocks = &self.messages.get(message)?.blocks;
-        blocks.iter().rposition(|block| block.index == Some(index) && block.kind == kind && block.stage == Stage::Open)
+        blocks
+            .iter()
+            .rposition(|block| block.index == Some(index) && block.kind == kind && block.stage == BlockStage::Open)
     }
 
     /// Takes what the model says a message has cost. Later numbers stand for earlier ones.
@@ -905,7 +912,7 @@ impl Turn {
     }
 }
 
-impl Worker {
+impl SubAgentState {
     /// What the input of a call says about the sub-agent that it begins, if the tool is one that begins them.
     fn expected(title: &str, input: Option<&str>) -> Self {
         #[derive(Deserialize)]

@@ -24,7 +24,7 @@ struct TrackedCall {
     /// The call whose sub-agent made this one.
     agent: Option<usize>,
     phase: CallPhase,
-    worker: Worker,
+    sub_agent: SubAgentPhase,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ enum CallPhase {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Worker {
+enum SubAgentPhase {
     None,
     Open,
     Ended,
@@ -62,7 +62,7 @@ impl Calls {
             name: call.tool.clone(),
             agent,
             phase: CallPhase::Input,
-            worker: Worker::None,
+            sub_agent: SubAgentPhase::None,
         });
         at
     }
@@ -163,27 +163,33 @@ impl Calls {
         out.push(Event::ToolEnded { tool: state.name.clone(), ending });
     }
 
-    pub(super) fn start_worker(&mut self, at: usize, name: String, task: String, out: &mut Out) -> Result<(), Stray> {
-        if self.state(at)?.worker != Worker::None {
+    pub(super) fn start_sub_agent(
+        &mut self,
+        at: usize,
+        name: String,
+        task: String,
+        out: &mut Out,
+    ) -> Result<(), Stray> {
+        if self.state(at)?.sub_agent != SubAgentPhase::None {
             return Err(Stray);
         }
         self.run(at, out)?;
         let state = self.state(at)?;
-        state.worker = Worker::Open;
+        state.sub_agent = SubAgentPhase::Open;
         out.push(Event::AgentStarted { tool: state.name.clone(), name, task });
         Ok(())
     }
 
-    pub(super) fn has_worker(&self, at: usize) -> bool {
-        self.all.get(at).is_some_and(|state| state.worker == Worker::Open)
+    pub(super) fn has_sub_agent(&self, at: usize) -> bool {
+        self.all.get(at).is_some_and(|state| state.sub_agent == SubAgentPhase::Open)
     }
 
     /// Says that a sub-agent has ended, if it was at work.
-    pub(super) fn end_worker(&mut self, at: usize, outcome: Outcome, out: &mut Out) {
+    pub(super) fn end_sub_agent(&mut self, at: usize, outcome: Outcome, out: &mut Out) {
         if let Some(state) = self.all.get_mut(at)
-            && state.worker == Worker::Open
+            && state.sub_agent == SubAgentPhase::Open
         {
-            state.worker = Worker::Ended;
+            state.sub_agent = SubAgentPhase::Ended;
             out.push(Event::AgentEnded { tool: state.name.clone(), outcome });
         }
     }

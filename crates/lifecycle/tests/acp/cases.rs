@@ -1,7 +1,7 @@
 //! Each rule of the translator as a case.
 
 use agent_client_protocol_schema::v1::{RequestPermissionOutcome, StopReason};
-use breakbulk_lifecycle::acp::Signal;
+use breakbulk_lifecycle::acp::SessionSignal;
 use breakbulk_lifecycle::{Answer, BlockType, Content, Ending, Event, Outcome};
 use serde_json::{Value, json};
 
@@ -209,7 +209,7 @@ fn what_comes_without_a_prompt_is_dropped_and_counted() {
     assert_eq!((host.raw.len(), host.acp.strays()), (0, 3));
     let commands = json!({"sessionUpdate": "available_commands_update", "availableCommands": [{"name": "plan", "description": "Plans."}]});
     host.updates(&[commands, json!({"sessionUpdate": "current_mode_update", "currentModeId": "code"})]);
-    assert!(matches!(&host.signals[..], [Signal::Commands(commands), Signal::ModeChanged { mode }]
+    assert!(matches!(&host.signals[..], [SessionSignal::Commands(commands), SessionSignal::ModeChanged { mode }]
         if commands.len() == 1 && mode == "code"));
 }
 

@@ -2,7 +2,7 @@
 
 use agent_client_protocol_schema::v1::{ContentBlock, ImageContent, TextContent};
 use breakbulk_lifecycle::acp::{
-    Connection, ConnectionSignal, HostRequest, Limits, Offers, Opening, PromptError, RpcError, Signal,
+    Connection, ConnectionSignal, HostRequest, Limits, Offers, Opening, PromptError, RpcError, SessionSignal,
 };
 use breakbulk_lifecycle::{Answer, Event, ExitReason, Failure, Outcome, Received};
 use serde_json::{Value, json};
@@ -255,7 +255,7 @@ impl Agent {
     fn modes(&mut self) -> Vec<String> {
         let signals = std::iter::from_fn(|| self.0.poll_signal());
         let mode = |signal| match signal {
-            ConnectionSignal::Session(Signal::ModeChanged { mode }) => Some(mode),
+            ConnectionSignal::Session(SessionSignal::ModeChanged { mode }) => Some(mode),
             _ => None,
         };
         signals.filter_map(mode).collect()

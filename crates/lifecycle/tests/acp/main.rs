@@ -6,7 +6,7 @@ mod properties;
 mod recordings;
 
 use agent_client_protocol_schema::v1::{RequestPermissionRequest, SessionUpdate, StopReason};
-use breakbulk_lifecycle::acp::{Limits, Signal, Translator};
+use breakbulk_lifecycle::acp::{Limits, SessionSignal, Translator};
 use breakbulk_lifecycle::{Checker, Event, Failure, Outcome, Writer};
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ pub(crate) struct Host {
     pub(crate) raw: Vec<Event>,
     /// What the writer made of it.
     pub(crate) events: Vec<Event>,
-    pub(crate) signals: Vec<Signal>,
+    pub(crate) signals: Vec<SessionSignal>,
 }
 
 impl Host {

@@ -4,7 +4,9 @@ use std::collections::{HashSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use breakbulk_lifecycle::acp::{Connection, ConnectionSignal, Offers, Opened, Opening, PromptError, RpcError, Signal};
+use breakbulk_lifecycle::acp::{
+    Connection, ConnectionSignal, Offers, Opened, Opening, PromptError, RpcError, SessionSignal,
+};
 use breakbulk_lifecycle::{Event, ExitReason, Id, Received};
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -248,17 +250,17 @@ impl AcpTask {
                 let services: HostServices = self.start.services.clone();
                 self.requests.spawn(async move { (request, requests::perform(services, *wanted).await) });
             }
-            ConnectionSignal::Session(Signal::Commands(commands)) => {
+            ConnectionSignal::Session(SessionSignal::Commands(commands)) => {
                 self.told.commands.set(&self.directory, commands.into_iter().map(super::command).collect());
             }
-            ConnectionSignal::Session(Signal::Options(options)) => lock(&self.told.known).options = options,
-            ConnectionSignal::Session(Signal::ModeChanged { mode }) => {
+            ConnectionSignal::Session(SessionSignal::Options(options)) => lock(&self.told.known).options = options,
+            ConnectionSignal::Session(SessionSignal::ModeChanged { mode }) => {
                 // The session follows, so the next prompt does not set it back.
                 (self.applied.mode, self.choices.mode) = (Some(mode.clone()), Some(mode.clone()));
                 self.ready.push_back(Event::ModeChanged { mode });
             }
             // The host names sessions itself. The others come only while a session is opened.
-            ConnectionSignal::Session(Signal::Title(_))
+            ConnectionSignal::Session(SessionSignal::Title(_))
             | ConnectionSignal::Opened(_)
             | ConnectionSignal::NotOpened(_) => {}
         }

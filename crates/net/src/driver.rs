@@ -45,10 +45,7 @@ pub struct Driver<L, M> {
     timer: Pin<Box<Sleep>>,
     /// When the machine's timeout was last checked.
     timeout_checked: Instant,
-    /// Whether the link may hold something that is not on the wire yet.
-    unflushed: bool,
-    /// Whether the link has failed so that it takes nothing more, not even a close.
-    broken: bool,
+    wire: WireState,
     /// Why the link failed, if it did.
     failure: Option<LinkError>,
     /// Whether the caller wants frames to be read.
@@ -100,6 +97,16 @@ enum OutputState {
     CloseSent,
 }
 
+/// Whether all that the link was handed is on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WireState {
+    Flushed,
+    /// The link may hold something that is not on the wire yet.
+    Unflushed,
+    /// The link has failed, and takes nothing more, not even a close.
+    Broken,
+}
+
 impl<L: Link, M: Machine> Driver<L, M> {
     /// Puts a machine on a link, and tells it what the link takes.
     ///
@@ -116,8 +123,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
             sending: SendingMessages::default(),
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
             timeout_checked: now(),
-            unflushed: false,
-            broken: false,
+            wire: WireState::Flushed,
             failure: None,
             reading: true,
             paused: false,
@@ -198,7 +204,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
 
     /// Whether the link has put all that it was handed on the wire.
     pub(crate) const fn has_flushed(&self) -> bool {
-        !self.unflushed
+        !matches!(self.wire, WireState::Unflushed)
     }
 
     /// Tells the peer that nothing more will be sent, and goes on reading. Returns whether the peer is told: some links cannot.
@@ -207,7 +213,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
     pub fn end_output(&mut self) -> bool {
         if self.output == OutputState::Open && self.link.end_output() {
             self.output = OutputState::Ended;
-            self.unflushed = true;
+            self.note_unflushed();
         }
         self.output != OutputState::Open
     }
@@ -228,9 +234,12 @@ impl<L: Link, M: Machine> Driver<L, M> {
 
     /// After the end: whether the time was up before the link had all that was sent.
     pub const fn has_unsent(&self) -> bool {
-        matches!(self.phase, DriverPhase::Closed)
-            && !self.broken
-            && (self.unflushed || !matches!(self.output, OutputState::CloseSent))
+        let has_unsent = match self.wire {
+            WireState::Flushed => !matches!(self.output, OutputState::CloseSent),
+            WireState::Unflushed => true,
+            WireState::Broken => false,
+        };
+        matches!(self.phase, DriverPhase::Closed) && has_unsent
     }
 
     /// Tells the machine something, such as [`Input::Send`]. What follows from it happens in [`next`](Self::next).
@@ -290,17 +299,17 @@ impl<L: Link, M: Machine> Driver<L, M> {
             } else if self.output == OutputState::Ended {
                 return Ok(true);
             }
-            self.unflushed = true;
+            self.note_unflushed();
             return match Pin::new(&mut self.link).start_send(transmit) {
                 // The peer's close was first, and the link answers it by itself.
                 Err(LinkError::Closed) if is_close => Ok(true),
                 sent => sent.map(|()| true),
             };
         }
-        if self.unflushed
+        if self.wire == WireState::Unflushed
             && let Poll::Ready(flushed) = Pin::new(&mut self.link).poll_flush(cx)
         {
-            self.unflushed = false;
+            self.wire = WireState::Flushed;
             flushed?;
         }
         Ok(false)
@@ -421,29 +430,29 @@ impl<L: Link, M: Machine> Driver<L, M> {
 
     /// Writes our close, if there is one. Ready also when the link has failed, or takes too long.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        while !self.broken {
+        while self.wire != WireState::Broken {
             match self.poll_write(cx) {
                 Ok(true) => {}
                 // A link that is busy does not have our close yet.
-                Ok(false) if self.unflushed || self.output != OutputState::CloseSent => break,
+                Ok(false) if self.wire == WireState::Unflushed || self.output != OutputState::CloseSent => break,
                 Ok(false) => match Pin::new(&mut self.link).poll_close(cx) {
                     Poll::Pending => break,
                     Poll::Ready(_) => return Poll::Ready(()),
                 },
                 Err(error) => {
                     self.failure.get_or_insert(error);
-                    self.broken = true;
+                    self.wire = WireState::Broken;
                 }
             }
         }
-        while !self.broken && self.timer.as_mut().poll(cx).is_ready() {
+        while self.wire != WireState::Broken && self.timer.as_mut().poll(cx).is_ready() {
             let is_late = self.close_deadline.is_some_and(|deadline| deadline <= tokio::time::Instant::now());
             if is_late || !self.is_patient || self.link.status().moved.outward == self.taken_before {
                 return Poll::Ready(());
             }
             self.begin_to_wait();
         }
-        if self.broken { Poll::Ready(()) } else { Poll::Pending }
+        if self.wire == WireState::Broken { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// The link failed. Always true, because the machine then has an event.
@@ -456,13 +465,23 @@ impl<L: Link, M: Machine> Driver<L, M> {
         };
         // A link that refuses what its peer sends can still send a close.
         let is_refusal = matches!(reason, CloseReason::Violation(_) | CloseReason::OverBudget(_));
-        self.broken |= !is_refusal && !matches!(error, LinkError::Protocol(_) | LinkError::NotUtf8);
+        let can_send = is_refusal || matches!(error, LinkError::Protocol(_) | LinkError::NotUtf8);
+        if !can_send {
+            self.wire = WireState::Broken;
+        } else if self.wire == WireState::Unflushed {
+            self.wire = WireState::Flushed;
+        }
         if !is_refusal {
             self.failure.get_or_insert(error);
         }
-        self.unflushed = false;
         self.machine.handle(Input::Close(reason), now());
         true
+    }
+
+    fn note_unflushed(&mut self) {
+        if self.wire == WireState::Flushed {
+            self.wire = WireState::Unflushed;
+        }
     }
 
     fn pause(&mut self, paused: bool) {

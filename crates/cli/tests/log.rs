@@ -46,7 +46,7 @@ fn made() -> TempDir {
 /// With seqs that begin with 1.
 fn options() -> Options {
     let options = Options::default();
-    options.sabotage.clock.store(1, std::sync::atomic::Ordering::Relaxed);
+    options.faults().clock.store(1, std::sync::atomic::Ordering::Relaxed);
     options
 }
 

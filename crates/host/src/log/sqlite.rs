@@ -39,7 +39,10 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
 pub use export::ExportError;
-pub use options::{Options, Sabotage};
+#[cfg(feature = "test-support")]
+#[doc(hidden)]
+pub use options::InjectedFaults;
+pub use options::Options;
 use tokio::sync::{oneshot, watch};
 pub use usage::Usage;
 

@@ -18,7 +18,7 @@ async fn commits_that_fail_before_and_after_lose_and_repeat_nothing() {
 
     let directory = tempfile::tempdir().unwrap();
     let options = Options::default();
-    let fails = [options.sabotage.fail_before_commit.clone(), options.sabotage.fail_after_commit.clone()];
+    let fails = [options.faults().fail_before_commit.clone(), options.faults().fail_after_commit.clone()];
     let log = Arc::new(SqliteLog::open(directory.path(), options).await.unwrap());
     let host = TestHost::on(log.clone(), quick()).await;
     let fail = fails.clone();

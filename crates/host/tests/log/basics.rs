@@ -293,7 +293,7 @@ async fn a_batch_over_the_limit_is_refused_and_one_over_the_queue_waits_alone() 
 async fn a_tail_from_before_the_window_survives_a_failure_of_the_writer() {
     let dir = tempfile::tempdir().unwrap();
     let options = small();
-    let fail = options.sabotage.fail_before_commit.clone();
+    let fail = options.faults().fail_before_commit.clone();
     let log = SqliteLog::open(dir.path(), options).await.unwrap();
     fill(&log, CHAT, 10, 1).await;
     fail.store(true, Relaxed);

@@ -14,7 +14,7 @@ pub(crate) const SESSION: &str = "ahp-session:/1";
 pub(crate) fn small() -> Options {
     let mut options = Options::default();
     options.wal_bytes = 256 << 10;
-    options.sabotage.clock.store(1, Relaxed);
+    options.faults().clock.store(1, Relaxed);
     options
 }
 

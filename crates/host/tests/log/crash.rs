@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use breakbulk_host::log::sqlite::{Options, SqliteLog};
@@ -26,7 +27,7 @@ fn the_child_writes_until_it_is_killed() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let mut options = small();
-        options.sabotage.no_sync = std::env::var_os(NO_SYNC).is_some();
+        options.faults().no_sync.store(std::env::var_os(NO_SYNC).is_some(), Relaxed);
         if std::env::var_os(LONG_WAL).is_some() {
             options.wal_bytes = 64 << 20;
         }

@@ -11,7 +11,7 @@ use crate::common::{CHAT, SESSION, body, chat, fill, small, texts, until};
 async fn a_batch_whose_commit_failed_is_appended_when_it_comes_again() {
     let dir = tempfile::tempdir().unwrap();
     let options = small();
-    let fail = options.sabotage.fail_before_commit.clone();
+    let fail = options.faults().fail_before_commit.clone();
     let log = SqliteLog::open(dir.path(), options).await.unwrap();
     fill(&log, CHAT, 3, 10).await;
     fail.store(true, Relaxed);
@@ -27,7 +27,7 @@ async fn a_batch_whose_commit_failed_is_appended_when_it_comes_again() {
 async fn a_batch_whose_answer_was_lost_is_in_the_log_once() {
     let dir = tempfile::tempdir().unwrap();
     let options = small();
-    let fail = options.sabotage.fail_after_commit.clone();
+    let fail = options.faults().fail_after_commit.clone();
     let log = SqliteLog::open(dir.path(), options).await.unwrap();
     fill(&log, CHAT, 3, 10).await;
     let mut tail = log.tail(3, breakbulk_host::log::Channels::All);
@@ -45,7 +45,7 @@ async fn a_batch_whose_answer_was_lost_is_in_the_log_once() {
 async fn a_full_store_refuses_whole_batches_and_takes_them_when_there_is_room() {
     let dir = tempfile::tempdir().unwrap();
     let options = small();
-    let most = options.sabotage.max_pages.clone();
+    let most = options.faults().max_pages.clone();
     most.store(100, Relaxed);
     let log = SqliteLog::open(dir.path(), options).await.unwrap();
     log.append(chat().entry(CHAT, "1")).await.unwrap();
@@ -79,7 +79,7 @@ async fn an_erasure_that_a_failure_interrupts_is_finished_by_itself() {
     for name in [SESSION, CHAT] {
         let dir = tempfile::tempdir().unwrap();
         let options = small();
-        let fail = options.sabotage.fail_before_commit.clone();
+        let fail = options.faults().fail_before_commit.clone();
         let log = SqliteLog::open(dir.path(), options).await.unwrap();
         fill(&log, CHAT, 3_000, 10).await;
         log.append(Batch::new().open("kept", None).entry("kept", "kept")).await.unwrap();
@@ -107,7 +107,7 @@ async fn an_erasure_that_a_failure_interrupts_is_finished_by_itself() {
 async fn a_store_that_comes_back_without_what_was_acknowledged_is_not_used() {
     let dir = tempfile::tempdir().unwrap();
     let options = small();
-    let fail = options.sabotage.fail_before_commit.clone();
+    let fail = options.faults().fail_before_commit.clone();
     let log = SqliteLog::open(dir.path(), options).await.unwrap();
     let seqs = fill(&log, CHAT, 3, 10).await;
     // As a disk does that lost a write which it had confirmed.

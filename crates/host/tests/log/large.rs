@@ -82,7 +82,7 @@ async fn a_small_batch_passes_large_ones_that_came_before_it() {
 async fn a_large_batch_that_is_refused_or_cut_off_leaves_no_pieces() {
     let dir = tempfile::tempdir().unwrap();
     let options = small();
-    let fail = options.sabotage.fail_before_commit.clone();
+    let fail = options.faults().fail_before_commit.clone();
     let log = SqliteLog::open(dir.path(), options).await.unwrap();
     log.append(chat()).await.unwrap();
     let wrong = Batch::new().entry(CHAT, body(1, LONG)).expect(CHAT, 99);

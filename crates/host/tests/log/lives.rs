@@ -13,7 +13,7 @@ const NOW: Seq = 1_800_000_000 << 20;
 
 fn at(clock: Seq) -> Options {
     let options = small();
-    options.sabotage.clock.store(clock, Relaxed);
+    options.faults().clock.store(clock, Relaxed);
     options
 }
 

@@ -79,7 +79,7 @@ fn the_embedded_log_answers_like_the_one_in_memory() {
 fn options() -> Options {
     let mut options = small();
     // Nothing is cut off here, so nothing needs to be synced; and the window is small, so that the file is read, too.
-    options.sabotage.no_sync = true;
+    options.faults().no_sync.store(true, Relaxed);
     (options.recent_bytes, options.wal_bytes) = (8_000, 64 << 10);
     options
 }
@@ -158,8 +158,8 @@ async fn append(
     fail: Fail,
     options: &Options,
 ) -> Result<(), TestCaseError> {
-    options.sabotage.fail_before_commit.store(fail == Fail::Before, Relaxed);
-    options.sabotage.fail_after_commit.store(fail == Fail::After, Relaxed);
+    options.faults().fail_before_commit.store(fail == Fail::Before, Relaxed);
+    options.faults().fail_after_commit.store(fail == Fail::After, Relaxed);
     let mut answer = log.append(batch.clone()).await;
     if fail != Fail::No {
         prop_assert_eq!(answer, Err(AppendError::Unknown));

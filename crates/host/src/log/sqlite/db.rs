@@ -158,7 +158,11 @@ impl Db {
             connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
         }
         connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
-        connection.pragma_update(None, "synchronous", if options.sabotage.no_sync { "OFF" } else { "FULL" })?;
+        connection.pragma_update(
+            None,
+            "synchronous",
+            if options.faults.no_sync.load(Relaxed) { "OFF" } else { "FULL" },
+        )?;
         connection.pragma_update(None, "fullfsync", true)?;
         connection.pragma_update(None, "checkpoint_fullfsync", true)?;
         // The writer makes checkpoints itself, because SQLite does not report it when one fails.
@@ -168,7 +172,7 @@ impl Db {
         connection.pragma_update_and_check(None, "secure_delete", true, |_| Ok(()))?;
         connection.set_prepared_statement_cache_capacity(64);
         schema::migrate(connection, found)?;
-        let most = options.sabotage.max_pages.load(Relaxed);
+        let most = options.faults.max_pages.load(Relaxed);
         if most > 0 {
             connection.pragma_update_and_check(None, "max_page_count", most, |_| Ok(()))?;
         }
@@ -238,7 +242,7 @@ impl Db {
         let (marked, lost) = (self.mark.read(), before.and_then(|gap| gap.lost));
         let lost = marked.max(lost).filter(|seq| *seq > self.last);
         let used = self.last.max(lost.unwrap_or(0)).max(before.map_or(0, |gap| gap.next));
-        let (clock, random) = match self.options.sabotage.clock.load(Relaxed) {
+        let (clock, random) = match self.options.faults.clock.load(Relaxed) {
             // Without random bytes, the time has to do.
             0 => (gaps::clock(), getrandom::u64().unwrap_or_else(|_| gaps::clock())),
             clock => (clock, 0),
@@ -277,13 +281,13 @@ impl Db {
     /// Commits the transaction: returns when it is durable.
     pub(super) fn commit(&self, metrics: &Metrics) -> Result<(), Failure> {
         let begun = Instant::now();
-        let sabotage = &self.options.sabotage;
-        if sabotage.fail_before_commit.swap(false, Relaxed) {
-            return Err(Failure::Store("sabotaged before the commit".into()));
+        let faults = &self.options.faults;
+        if faults.fail_before_commit.swap(false, Relaxed) {
+            return Err(Failure::Store("an injected fault before the commit".into()));
         }
         self.connection.prepare_cached("COMMIT")?.execute([])?;
-        if sabotage.fail_after_commit.swap(false, Relaxed) {
-            return Err(Failure::Store("sabotaged after the commit".into()));
+        if faults.fail_after_commit.swap(false, Relaxed) {
+            return Err(Failure::Store("an injected fault after the commit".into()));
         }
         metrics.commit_us.observe_time(begun.elapsed());
         metrics.syncs.fetch_add(1, Relaxed);

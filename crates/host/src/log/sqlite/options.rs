@@ -25,8 +25,7 @@ pub struct Options {
     pub reserve_bytes: u64,
     /// How many reads run at the same time.
     pub readers: usize,
-    #[doc(hidden)]
-    pub sabotage: Sabotage,
+    pub(super) faults: InjectedFaults,
 }
 
 impl Default for Options {
@@ -39,7 +38,7 @@ impl Default for Options {
             wal_bytes: 8 << 20,
             reserve_bytes: 16 << 20,
             readers: 4,
-            sabotage: Sabotage::default(),
+            faults: InjectedFaults::default(),
         }
     }
 }
@@ -54,7 +53,7 @@ impl fmt::Debug for Options {
             wal_bytes,
             reserve_bytes,
             readers,
-            sabotage: _,
+            faults: _,
         } = self;
         f.debug_struct("Options")
             .field("merge", &merge.is_some())
@@ -68,17 +67,26 @@ impl fmt::Debug for Options {
     }
 }
 
-/// Faults that tests inject, to prove that they would notice them.
-#[doc(hidden)]
+#[cfg(feature = "test-support")]
+impl Options {
+    /// The faults that a test injects. Clones of the options share them.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn faults(&self) -> &InjectedFaults {
+        &self.faults
+    }
+}
+
+/// Faults that tests inject, to prove that they would notice them. Without the feature `test-support`, nobody can set any.
 #[derive(Debug, Clone, Default)]
-pub struct Sabotage {
-    /// Never syncs: a power cut loses what was acknowledged.
-    pub no_sync: bool,
+pub struct InjectedFaults {
+    /// Never syncs: a power cut loses entries that were acknowledged.
+    pub no_sync: Arc<AtomicBool>,
     /// The next commit fails, and nothing of it is in the file.
     pub fail_before_commit: Arc<AtomicBool>,
     /// The next commit fails, and all of it is in the file.
     pub fail_after_commit: Arc<AtomicBool>,
-    /// The database may have no more pages than this; 0 for any number. Looked at when it is opened.
+    /// The most pages that the database may have; 0 for any number. Read when it is opened.
     pub max_pages: Arc<AtomicU32>,
     /// The reading of the clock when a log is opened, 2^20 a second, without the random part; 0 for the real time.
     pub clock: Arc<AtomicU64>,

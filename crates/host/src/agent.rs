@@ -235,8 +235,8 @@ pub enum AgentError {
     /// It works on a turn.
     #[error("the agent is working on a turn")]
     Busy,
-    /// It asks nothing about this call.
-    #[error("nothing is asked about this call")]
+    /// It requests no permission for this call.
+    #[error("no permission for this call is requested now")]
     NotAsked,
     /// It has ended.
     #[error("the agent has ended")]

@@ -45,7 +45,7 @@ pub enum Violation {
     #[error("a delta of another kind than its block")]
     KindDiffers,
     /// The end of a call's input, and only that, carries the whole input.
-    #[error("an input at the end of a block that has none, or none where there should be one")]
+    #[error("a call's block ends without its input, or another block ends with one")]
     WrongInput,
     /// A message ends after its blocks.
     #[error("a message ends before its blocks")]

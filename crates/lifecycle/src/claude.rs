@@ -551,7 +551,8 @@ impl Conversation {
             let Some(pending) = self.prompts.take(named) else { return Some(self.ignored("result")) };
             self.start_prompted(pending);
         }
-        // Before it has told about itself, the program has not begun: what it was to resume is not there, for one.
+        // The program describes itself when it begins. If it has not, the conversation that it should resume does not
+        // exist, for example.
         let has_begun = self.info.session.is_some() || result.num_turns.0 != Some(0);
         if let Some(session) = result.session_id.to_owned().filter(|_| has_begun) {
             self.info.session = Some(session);
@@ -584,7 +585,7 @@ impl Conversation {
             denials: denials.iter().map(Denial::new).collect(),
         };
         self.in_turn(|turn, out| {
-            // Commands that the program runs by itself say what they have to say only here.
+            // The output of commands that the program handles itself is only in the result.
             if outcome == Outcome::Complete && !turn.has_spoken() && !said.is_empty() {
                 turn.say(said, out);
             }
@@ -596,8 +597,8 @@ impl Conversation {
         Some(Received::Taken)
     }
 
-    /// What a turn has cost. The total runs on over turns, and in newer versions over resumed conversations too; those
-    /// also tell what is new in it.
+    /// The cost of a turn. The program's total grows over turns, and in newer versions over resumed conversations;
+    /// those versions also report the cost of the turn alone.
     fn cost_of(&mut self, result: &wire::ResultLine<'_>) -> Option<u64> {
         let total = micros(result.total_cost_usd.0?);
         let before = std::mem::replace(&mut self.cost_micros, total);
@@ -625,7 +626,7 @@ impl Conversation {
     fn tool_progress(&mut self, text: &str) -> Option<Received> {
         let line: wire::ProgressLine<'_> = serde_json::from_str(text).ok()?;
         let tool = line.tool_use_id.get()?;
-        // A call that somebody is asked about runs when the answer is given, whatever the program shows meanwhile.
+        // A call with an open permission request runs from the answer on, whatever the program reports meanwhile.
         if !self.is_asked(tool) {
             self.in_turn(|turn, out| turn.tool_runs(tool, out));
         }
@@ -641,7 +642,8 @@ impl Conversation {
         Received::Ignored
     }
 
-    /// Whether a line comes from a sub-agent that has outlived its turn, or of which nobody could say whose it is.
+    /// Whether a line comes from a sub-agent that has outlived its turn, or whose call is unknown while no turn is
+    /// open.
     fn is_late(&mut self, line: &Line<'_>) -> bool {
         let Some(agent) = line.parent_tool_use_id.get() else { return false };
         let turn = self.turn.as_ref();
@@ -672,9 +674,8 @@ impl Conversation {
         self.give_token();
     }
 
-    /// The program begins a turn, and says so. Some versions also say it when they start, so it is a turn only if there is a
-    /// prompt for it. A turn that is open without a prompt, because a sub-agent in the background has asked something, is
-    /// over then.
+    /// The program reports that a turn begins. Some versions report this when they start, too, so it counts only if a
+    /// prompt waits. An open turn without a prompt, which a question of a background sub-agent has begun, ends here.
     fn begin_prompted(&mut self) {
         if self.turn.as_ref().is_some_and(|turn| turn.origin != Origin::Program) {
             return;
@@ -742,8 +743,8 @@ impl Conversation {
         self.in_turn(|turn, _| turn.has_lost_lines = true);
     }
 
-    /// The program is done with a prompt. If it gets no work of its own, it gets its turn all the same, so that nobody waits
-    /// for it. If its turn is open, the result is still to come, or was in a line that was lost.
+    /// The program is done with a prompt. A prompt that caused no work gets a turn all the same, so that its sender
+    /// does not wait for ever. If its turn is open, the result is still to come, or was in a lost line.
     fn settle(&mut self, uuid: &str, settled: Settled) {
         let is_its = |turn: &Turn| matches!(&turn.origin, Origin::Prompt { uuid: of } if of == uuid);
         if self.turn.as_ref().is_some_and(|turn| turn.has_lost_lines && is_its(turn)) {

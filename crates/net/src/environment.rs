@@ -22,7 +22,7 @@ pub fn inherited() -> impl Iterator<Item = (OsString, OsString)> {
     without_private(std::env::vars_os())
 }
 
-/// Those of these variables that are set in this process, without our own.
+/// Those of the named variables that are set in this process. Our own variables are left out.
 pub fn inherited_only(names: &[&str]) -> impl Iterator<Item = (OsString, OsString)> {
     without_private(names.iter().filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?))))
 }

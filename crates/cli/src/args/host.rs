@@ -135,7 +135,8 @@ pub(crate) struct CompactArgs {
 #[derive(Debug, Arguments)]
 #[command(after_help = ERASE_EXAMPLES)]
 pub(crate) struct EraseArgs {
-    /// Its URI, as `list` shows it: a session, or a channel that belongs to none. Of ahp-root:// only the past is erased.
+    /// The URI of a session, or of a channel that belongs to none, as `list` shows it. Of ahp-root:// only old entries
+    /// are erased.
     #[arg(value_name = "URI")]
     pub(crate) name: String,
 

@@ -72,7 +72,8 @@ impl Drop for Redirect {
     }
 }
 
-/// The address to connect to: of a host that listens on all addresses, the one that this machine has in its network.
+/// The address that other devices connect to. For a host that listens on all addresses, it is this machine's address in
+/// its network.
 fn reachable(listening: SocketAddr) -> SocketAddr {
     if !listening.ip().is_unspecified() {
         return listening;

@@ -107,7 +107,7 @@ impl LoggedDispatch {
     pub(super) async fn follow_up(self, services: &Services) {
         let Self { channel, seq, session, changes } = self;
         if let Err(error) = services.log_writer.state().reached_on(&channel, seq).await {
-            return tracing::warn!(%error, "the state does not take an action of a client");
+            return tracing::warn!(%error, "the state has not applied an action of a client");
         }
         let Some(session) = session else { return };
         let of_session = || services.log_writer.read(&session, |state, _| of_session(state));

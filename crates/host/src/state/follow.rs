@@ -55,7 +55,7 @@ async fn take(cache: &ChannelCache, entry: Entry) {
     };
     let turns = guard.turns.extent();
     if let Err(error) = guard.apply(&*cache.log, entry).await {
-        warn!(seq, %error, "an entry cannot be taken; its channel is loaded again when it is asked for");
+        warn!(seq, %error, "an entry cannot be applied; its channel is loaded again when it is next used");
         drop(guard);
         return cache.forget(&channel).await;
     }

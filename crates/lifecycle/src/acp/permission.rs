@@ -6,7 +6,7 @@ use agent_client_protocol_schema::v1::{
 
 use crate::{Answer, Ask, Choice};
 
-/// What marks a choice that holds for longer than once, if its own id does not say so.
+/// Put before the id of a choice that holds for longer than once, if the agent's id does not say so.
 const ALWAYS: &str = "always";
 
 /// The options of one request.

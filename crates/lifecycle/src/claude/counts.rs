@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-/// Names that are counted one by one. The program's own names are a few dozen; what comes beyond them is one number.
+/// How many names are counted separately. The program itself has a few dozen; all others are counted together.
 const MAX_NAMES: usize = 128;
 
 /// The longest name that is counted by itself.
 const MAX_NAME_BYTES: usize = 64;
 
-/// What stands for a name that is too long, has odd characters, or is one too many.
+/// The name under which names are counted that are too long, have odd characters, or are too many.
 const OTHER: &str = "other";
 
 /// Lines and parts of lines that had no effect. Never holds what they said.
@@ -24,9 +24,9 @@ pub struct Counts {
     pub inputs_cut: u64,
     /// Messages, blocks and calls that were over the limit of a turn.
     pub parts_cut: u64,
-    /// Blocks that the program's summary told otherwise than its stream. What was streamed stands.
+    /// Blocks whose text in the `assistant` line differs from the stream. The streamed text is kept.
     pub differing: u64,
-    /// What sub-agents said after their call was over.
+    /// Lines of sub-agents whose call had ended.
     pub late: u64,
     ignored: BTreeMap<Box<str>, u64>,
 }

@@ -41,9 +41,9 @@ pub struct Permission {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
     /// The program does not wait for an answer about this call.
-    #[error("the program asks nothing about this call")]
+    #[error("the program requests no permission for this call")]
     NotAsked,
-    /// What somebody has edited is not an input.
+    /// The edited input is not an input.
     #[error("the edited input is not a JSON object")]
     NotAnObject,
 }
@@ -91,7 +91,7 @@ impl Asks {
         self.0.remove_entry(&tool)
     }
 
-    /// A call is over, however that came about: nobody waits for an answer about it.
+    /// A call has ended: its permission request needs no answer any more.
     pub(super) fn remove(&mut self, tool: &Id) -> Option<Asked> {
         self.0.remove(tool)
     }
@@ -143,7 +143,7 @@ impl Asked {
         Ask { title, message, editable: true, choices: self.choices() }
     }
 
-    /// What the call is for, as its input says; old versions say it nowhere else.
+    /// The purpose of the call, from its input. Old versions do not give it anywhere else.
     fn purpose(&self) -> Option<String> {
         #[derive(Deserialize)]
         struct Purpose<'a> {
@@ -167,8 +167,8 @@ impl Asked {
         choices
     }
 
-    /// What "always" allows: this and the like of it. A mode allows far more, so it is a choice of its own; but if modes
-    /// are all that the program suggests, then "always" means them.
+    /// The suggestions that "always" accepts: rules for calls like this one. A mode allows far more, so it is a
+    /// separate choice; only if the program suggests nothing but modes does "always" mean them.
     fn rules(&self) -> impl Iterator<Item = &RawValue> {
         let has_rules = self.suggestions.iter().any(|suggestion| suggestion.mode.is_none());
         let is_rule = move |suggestion: &&Suggestion| suggestion.mode.is_none() || !has_rules;

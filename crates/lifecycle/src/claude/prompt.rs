@@ -169,15 +169,15 @@ impl Prompts {
         self.0.remove(at)
     }
 
-    /// Takes out the prompt whose turn begins: one that the line itself names, else the [next](Self::next). None if the
-    /// turn is the program's own.
+    /// Takes out the prompt whose turn begins: one that the line names, else the [next](Self::next). `None` if the
+    /// program itself begins the turn.
     pub(super) fn take(&mut self, named: &[Text<'_>]) -> Option<Pending> {
         let is_named = |pending: &Pending| named.iter().any(|Text(uuid)| *uuid == *pending.uuid);
         let at = self.0.iter().position(is_named).or_else(|| self.next())?;
         self.0.remove(at)
     }
 
-    /// Somebody wants the program to stop, and no turn is open: that means the prompt that is about to begin.
+    /// The user interrupts while no turn is open: this applies to the prompt that is about to begin.
     pub(super) fn interrupt_next(&mut self) {
         if let Some(pending) = self.next().and_then(|at| self.0.get_mut(at)) {
             pending.is_interrupted = true;

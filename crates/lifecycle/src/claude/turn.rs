@@ -318,7 +318,7 @@ impl Turn {
             self.sub_agent_started(agent, &task, out);
         }
         let Some(Blocks::List(blocks)) = content else { return };
-        // What a tool says for programs stands beside the blocks, so it is known whose it is only if there is one.
+        // A `user` line has one structured result beside its blocks. It belongs to a block only if there is just one.
         let structured = if blocks.len() == 1 { user.tool_use_result.0.as_ref() } else { None };
         for block in blocks.into_iter().filter_map(wire::parse::<wire::Block<'_>>) {
             if !is_result(&block.kind) {
@@ -346,7 +346,8 @@ impl Turn {
         }
     }
 
-    /// Brings a call to where it can be asked about. One that nobody has told of yet begins now.
+    /// Brings a call to a phase in which a permission for it can be requested. A call that no line has announced yet
+    /// begins now.
     pub(super) fn tool_asked(&mut self, tool: &Id, name: &str, input: &RawValue, out: &mut Out<'_>) {
         if self.calls.contains_key(tool) {
             return self.finish_input(tool, Some(input.get()), out);
@@ -403,8 +404,8 @@ impl Turn {
         }
     }
 
-    /// The turn ends: blocks end with what is known of them, and calls that go on in the background end for those who
-    /// follow the turn. Gives the names of these.
+    /// The turn ends. Open blocks end with what is known of them. Calls that continue in the background end in this
+    /// turn's events; returns their names.
     pub(super) fn close(&mut self, out: &mut Out<'_>) -> Vec<Id> {
         let mut open: Vec<usize> = self.main.into_iter().chain(self.sub_agents.values().copied()).collect();
         open.sort_unstable();
@@ -427,14 +428,14 @@ impl Turn {
         left
     }
 
-    /// Says something that nobody has streamed.
+    /// Adds a message with a text that was not streamed.
     pub(super) fn say(&mut self, text: &str, out: &mut Out<'_>) {
         if let Some(message) = self.message(None, None, out) {
             self.whole_words(message, BlockType::Text, text, out);
         }
     }
 
-    /// What the turn has cost so far: what its messages add up to, or what the program says if that is more.
+    /// The usage of the turn so far: the sum over its messages, or the program's own figure where that is higher.
     pub(super) fn usage(&self, told: Maybe<Tokens>, cost_micros: Option<u64>) -> Usage {
         let Maybe(told) = told;
         let told = Total::of(told.unwrap_or_default());
@@ -467,8 +468,8 @@ impl Turn {
         now.filter(is_it).or_else(|| self.by_id.get(name).copied())
     }
 
-    /// The message of this name, which its speaker says from now on. Without a name it is a message of its own. None if the
-    /// turn has no room for it.
+    /// The message with this name, which is now its speaker's current one. Without a name it is always a new message.
+    /// `None` if the turn may have no more messages.
     fn message(&mut self, name: Option<&str>, agent: Option<&str>, out: &mut Out<'_>) -> Option<usize> {
         let known = name.and_then(|name| self.by_id.get(name).copied());
         if known.is_none() && !self.take_part(out) {
@@ -647,7 +648,7 @@ impl Turn {
         }
     }
 
-    /// A block of words is told whole. What was streamed of it is not said again.
+    /// A text or thinking block arrives whole. The part that was streamed is not repeated.
     fn told_words(&mut self, message: usize, kind: BlockType, text: &str, agent: Option<&str>, out: &mut Out<'_>) {
         let Some(at) = self.untold(message, kind) else {
             self.has_spoken |= agent.is_none() && kind == BlockType::Text && !text.is_empty();
@@ -712,8 +713,9 @@ impl Turn {
         }
     }
 
-    /// Begins a block. Its name is its place, so that it is the same whether it was streamed or told whole; in a message
-    /// that has both kinds, the ones that are told whole have names of their own. None if there is no room for it.
+    /// Begins a block. It is named by its place in the message, so that it has the same name whether it was streamed or
+    /// arrived whole. In a message with both kinds, the whole ones have names of their own. `None` if the message may
+    /// have no more blocks.
     fn open_block(&mut self, message: usize, index: Option<u64>, kind: BlockKind, out: &mut Out<'_>) -> Option<usize> {
         let at = self.messages.get(message)?.blocks.len();
         if at >= MAX_BLOCKS {
@@ -832,7 +834,7 @@ impl Turn {
         }
     }
 
-    /// A call has set a sub-agent to work in the background: it is over when that is, or when the turn is.
+    /// A call has started a sub-agent in the background: the call ends when the sub-agent does, or with the turn.
     fn left_to_background(&mut self, tool: &Id, structured: &Structured<'_>, ending: Ending, out: &mut Out<'_>) {
         if self.is_over(tool) {
             return;
@@ -904,7 +906,7 @@ impl Turn {
         }
     }
 
-    /// What a message has cost is in the total.
+    /// Adds the tokens of a message to those of the turn.
     fn settle(&mut self, message: usize) {
         if let Some(message) = self.messages.get_mut(message) {
             self.tokens.add(Total::of(std::mem::take(&mut message.tokens)));
@@ -913,7 +915,7 @@ impl Turn {
 }
 
 impl SubAgentState {
-    /// What the input of a call says about the sub-agent that it begins, if the tool is one that begins them.
+    /// Reads the sub-agent's name and task from the input of a call, if the tool starts sub-agents.
     fn expected(title: &str, input: Option<&str>) -> Self {
         #[derive(Deserialize)]
         struct Task<'a> {
@@ -949,7 +951,7 @@ fn is_result(kind: &Word<'_>) -> bool {
     kind.as_str().ends_with("tool_result")
 }
 
-/// What was streamed of an input, if it is whole. A tool that takes nothing streams nothing.
+/// The streamed input, if it is complete JSON. A tool without parameters streams nothing.
 fn whole_input(streamed: String) -> Option<String> {
     if streamed.trim().is_empty() {
         return Some("{}".to_owned());

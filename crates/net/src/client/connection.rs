@@ -224,7 +224,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
                 early.push(incoming);
                 let bytes = *early_bytes;
                 if bytes > self.core.config.limits.max_held_bytes {
-                    warn!(bytes, "the host says too much before it answers the handshake");
+                    warn!(bytes, "the host sends too much before it answers the handshake");
                     let text = "too much came before the handshake was answered".to_owned();
                     self.close(CloseReason::Program(PROTOCOL_ERROR, text));
                 }

@@ -115,7 +115,7 @@ impl Gateway {
     fn log_refusals(&self, refused: Option<u64>) {
         if let Some(refused) = refused {
             let limit = self.max_clients;
-            warn!(limit, refused, "too many clients (max_connections): those that come are told to come later");
+            warn!(limit, refused, "too many clients (max_connections): new ones are told to connect again later");
         }
     }
 
@@ -135,7 +135,7 @@ impl Gateway {
             () = stop.cancelled() => return refuse(downstream, CloseReason::Restart).await,
             opened = upstream.open(protocol) => opened,
             reason = downstream.left() => {
-                info!(code = reason.code(), "the client has left before its host was there, and had said nothing");
+                info!(code = reason.code(), "the client left before its host was connected, and had sent nothing");
                 return refuse(downstream, reason).await;
             }
         };

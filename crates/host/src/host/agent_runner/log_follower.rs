@@ -25,7 +25,7 @@ pub(super) async fn follow(context: Arc<RunnerContext>, after: Seq) {
             Ok(page) => page.into_iter().for_each(|entry| deliver(&context, entry)),
             Err(ReadError::Closed) => return,
             Err(ReadError::Damaged(record)) if let Some(end) = record.end() => {
-                error!(%record, "the log is damaged; if something there was for an agent, the agent misses it");
+                error!(%record, "a record of the log is damaged: an agent may miss a message of a client");
                 tail.seek(end);
             }
             Err(ReadError::Trimmed { first }) => {

@@ -403,7 +403,7 @@ impl Writer {
                         return self.look_at_reserve();
                     }
                     Ok(Some(seq)) => {
-                        tracing::error!(seq, "the log lost what it had acknowledged");
+                        tracing::error!(seq, "the log has lost entries that it had acknowledged");
                         self.shared.health.send_replace(LogHealth::Lost { seq });
                         StoreState::Over(Failure::Store("acknowledged entries are lost".into()))
                     }

@@ -148,7 +148,7 @@ impl Bridge<'_> {
         }
         if host_input == HostInput::Ended && self.sides.upstream.is_open() {
             let side = SideId::Upstream.name();
-            warn!(side, "it did not end by itself when it was told that nothing more comes, and is ended");
+            warn!(side, "it did not exit after its input was closed, and is ended");
         }
         for at in SideId::BOTH {
             let unsent = if self.sides[at].is_closed() { 0 } else { self.ledgers[at].unsent() };

@@ -20,7 +20,7 @@ pub struct RelayConfig {
     pub queue_bytes: u64,
     /// Bytes of messages that wait, for all clients together: 512 MiB. What would be more is refused, and the sender is told.
     pub total_bytes: u64,
-    /// How long a client is kept that has lost its WebSocket. 30 s.
+    /// How long a client is kept that has lost its WebSocket: 30 s. With zero, no connection can be recovered.
     pub keep: Duration,
     /// WebSockets at once. 16,384.
     pub max_connections: usize,

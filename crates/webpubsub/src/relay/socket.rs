@@ -83,7 +83,8 @@ impl Session {
         match admission {
             Admission::Recovery { hub: hub_name, connection, token } => {
                 let hub = relay.0.hubs.get(&hub_name);
-                let client = hub.client(&connection);
+                // With no time to come back in, also not to whoever is faster than the end of the lost WebSocket.
+                let client = hub.client(&connection).filter(|_| !relay.0.config.keep.is_zero());
                 let recovered = client.and_then(|client| Some((client.recover(&token)?, client)));
                 let Some((generation, client)) = recovered else {
                     let message = "The connection to recover does not exist.".to_owned();

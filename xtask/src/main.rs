@@ -10,6 +10,7 @@ mod mutants;
 mod page;
 mod relayed;
 mod run;
+mod scale;
 mod segments;
 mod sim;
 mod slow;
@@ -34,6 +35,7 @@ cargo xtask COMMAND
   attack                             attacks a host with little memory, and prints what that did to it
   relayed [--drops N] [--seed S]     cuts N connections through a Web PubSub relay, 100 by default, and counts losses
   slow                               sends 30 MB over real sockets of 1 MB/s, both ways; takes a minute
+  scale [--seed N] [--small]         simulates a fleet of 64 nodes, and writes docs/scale.md and its plots
   fuzz [--seconds N] [--target T]    fuzzes each target (or T) for N seconds, 60 by default
   mutants [--file F] [--shard K/N]   breaks the code in small ways; each break must fail a test
   count                              counts instructions per byte, under valgrind
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         Some("attack") => args.end().and_then(|()| attack::run()),
         Some("relayed") => relayed::run(args),
         Some("slow") => args.end().and_then(|()| slow::run()),
+        Some("scale") => scale::run(args),
         Some("fuzz") => fuzz::run(args),
         Some("mutants") => mutants::run(args),
         Some("count") => args.end().and_then(|()| count::run()),

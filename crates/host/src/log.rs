@@ -24,8 +24,8 @@
 //!
 //! # What an implementation owes its users
 //!
-//! [`SqliteLog`](sqlite::SqliteLog) is the embedded log, and [`MemoryLog`] the one for tests. Another one (over a cluster, say) has to keep these
-//! laws; `tests/log/model.rs` compares two logs step by step.
+//! [`SqliteLog`](sqlite::SqliteLog) is the embedded log, [`JetStreamLog`](jetstream::JetStreamLog) the replicated one, and [`MemoryLog`] the
+//! one for tests. Each keeps these laws; `tests/log/model.rs` compares two logs step by step.
 //!
 //! 1. **Acknowledged means kept.** [`append`](Log::append) returns `Ok` only when the batch would survive a power cut.
 //! 2. **Durable before visible.** A [`Tail`], a [`read`](Log::read) and [`bounds`](Log::bounds) never show an entry that
@@ -52,16 +52,23 @@
 //!     the transaction under way and a bounded share of the next, whatever others have waiting. Batches of one source and
 //!     [channel](Batch::channel) keep their order.
 
+mod admission;
 mod batch;
 mod channel;
 mod entry;
 mod error;
 mod gaps;
+pub mod jetstream;
 mod maintenance;
 mod memory;
 mod metrics;
+mod plan;
+mod queue;
+mod round_robin;
 mod snapshot;
 pub mod sqlite;
+mod tail;
+mod window;
 
 use std::ops::Range;
 use std::pin::Pin;

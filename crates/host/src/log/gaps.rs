@@ -4,6 +4,8 @@
 //! assigned, also those that a restored backup does not contain. So a client's position from a lost run falls into a gap, and
 //! is never taken for a position of this log.
 
+use serde::{Deserialize, Serialize};
+
 use super::Seq;
 
 /// JSON numbers are exact up to here.
@@ -19,7 +21,7 @@ const JUMP: Seq = 1 << 24;
 const SPREAD: Seq = 1 << 26;
 
 /// Seqs that no run of the log has used, or whose entries it has lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
     /// The last seq before it; 0 if it is at the beginning.
     pub after: Seq,
@@ -31,7 +33,7 @@ pub struct Gap {
 }
 
 /// All gaps of a log, ascending.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Gaps {
     /// Gaps before this seq have been forgotten.
     known_from: Seq,

@@ -5,7 +5,6 @@
 //! and older ones from the file, a page at a time.
 
 mod acknowledged;
-mod admission;
 mod batch_ids;
 mod blob;
 mod buffer_pool;
@@ -18,17 +17,14 @@ mod holes;
 mod insert;
 mod options;
 mod pieces;
-mod queue;
 mod reader;
 mod reader_pool;
 mod recent;
 mod record;
 mod removal;
-mod round_robin;
 mod salvage;
 mod schema;
 mod shared_bodies;
-mod tail;
 mod usage;
 mod verify;
 mod writer;
@@ -48,10 +44,13 @@ pub use usage::Usage;
 
 use self::db::Failure;
 use self::files::LogFiles;
-use self::queue::{ExclusiveJob, Queue};
+use self::reader::ChannelFilter;
 use self::reader_pool::ReaderPool;
 use self::recent::RecentEntries;
 use self::shared_bodies::SharedBodies;
+use super::queue::{ExclusiveJob, Queue, cost_of_save};
+use super::tail::{TailSource, WindowTail};
+use super::window::Window;
 use super::{
     AppendError, Batch, Bounds, BoxFuture, ChannelInfo, Channels, Entry, Log, LogHealth, Metrics, OpenError, ReadError,
     Report, RetentionPolicy, Rows, Save, Seq, Snapshot, Tail, WriteError,
@@ -169,7 +168,7 @@ impl SqliteLog {
     /// The first seq of the present run of the log, used or not.
     #[must_use]
     pub fn first_of_run(&self) -> Seq {
-        self.shared.recent().gaps().newest().map_or(1, |gap| gap.next)
+        self.shared.recent().gaps.newest().map_or(1, |gap| gap.next)
     }
 
     fn of(shared: Arc<SqliteInner>) -> Self {
@@ -216,7 +215,8 @@ impl SqliteInner {
             return Err(AppendError::TooLarge { bytes, limit });
         }
         let (reply, answer) = oneshot::channel();
-        if !self.queue.append(batch, reply).await {
+        let Some(admitted) = self.queue.admit(&batch).await else { return Err(AppendError::Closed) };
+        if !self.queue.append(batch, (), admitted, reply) {
             return Err(AppendError::Closed);
         }
         // If the writer thread ended without an answer, the outcome is unknown.
@@ -227,7 +227,8 @@ impl SqliteInner {
 
     async fn save(&self, save: Save) -> Result<(), WriteError> {
         let (reply, answer) = oneshot::channel();
-        if !self.queue.save(save, reply) {
+        let (channel, cost) = (save.channel.clone(), cost_of_save(&save));
+        if !self.queue.save(&channel, cost, save, reply) {
             return Err(WriteError::Closed);
         }
         answer.await.unwrap_or(Err(WriteError::Unknown))
@@ -266,7 +267,7 @@ impl Log for SqliteLog {
     }
 
     fn tail(&self, after: Seq, channels: Channels) -> Box<dyn Tail> {
-        Box::new(tail::SqliteTail::new(self.shared.clone(), after, channels))
+        Box::new(WindowTail::new(self.shared.clone(), after, channels))
     }
 
     fn read<'a>(
@@ -280,13 +281,13 @@ impl Log for SqliteLog {
     }
 
     fn bounds(&self) -> BoxFuture<'_, Result<Bounds, ReadError>> {
-        let bounds = Bounds { first: self.shared.recent().first(), last: *self.shared.last.borrow() };
+        let bounds = Bounds { first: self.shared.recent().window.first(), last: *self.shared.last.borrow() };
         Box::pin(std::future::ready(Ok(bounds)))
     }
 
     fn lag(&self, after: Seq) -> Option<u64> {
         let last = *self.shared.last.borrow();
-        self.shared.recent().gaps().lag(after, last)
+        self.shared.recent().gaps.lag(after, last)
     }
 
     fn channels<'a>(&'a self, session: Option<&'a str>) -> BoxFuture<'a, Result<Vec<ChannelInfo>, ReadError>> {
@@ -345,6 +346,36 @@ impl Log for SqliteLog {
 
     fn metrics(&self) -> &Metrics {
         &self.shared.metrics
+    }
+}
+
+impl TailSource for SqliteInner {
+    fn last(&self) -> watch::Receiver<Seq> {
+        self.last.subscribe()
+    }
+
+    fn window<T>(&self, look: impl FnOnce(&Window) -> T) -> T {
+        look(&self.recent().window)
+    }
+
+    fn page<'a>(
+        self: &'a Arc<Self>,
+        after: Seq,
+        last: Seq,
+        channels: &'a Channels,
+        max_bytes: usize,
+    ) -> BoxFuture<'a, Result<(Vec<Entry>, Seq), ReadError>> {
+        let (names, channels) = (self.clone(), channels.clone());
+        let name = move |id| match names.recent().channel(id) {
+            Some(uri) if channels.contains(&uri) => ChannelFilter::Yes(uri),
+            Some(_) => ChannelFilter::No,
+            None => ChannelFilter::Unknown,
+        };
+        Box::pin(self.readers.run(move |reader| reader.page((after, last), max_bytes, name)))
+    }
+
+    fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 }
 

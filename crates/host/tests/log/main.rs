@@ -7,8 +7,11 @@ mod crash;
 mod failing;
 mod fast;
 mod full;
+mod jetstream;
 mod large;
 mod lives;
 mod model;
+#[path = "../nats/mod.rs"]
+mod nats;
 mod pages;
 mod upkeep;

@@ -1,7 +1,10 @@
-//! Whatever is done to the embedded log, it answers like the plain one in memory.
+//! Whatever is done to a log, it answers like the plain one in memory: the embedded log, and the one in JetStream.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
+use breakbulk_host::log::jetstream::{JetStreamConfig, JetStreamLog};
 use breakbulk_host::log::sqlite::{Options, SqliteLog};
 use breakbulk_host::log::{
     AppendError, Batch, Bounds, ChannelInfo, Channels, Entry, Log, LogHealth, MemoryLog, NewEntry, ReadError,
@@ -10,7 +13,8 @@ use breakbulk_host::log::{
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::common::{body, small, until};
+use crate::common::{body, small};
+use crate::nats::NatsServer;
 
 const URIS: [&str; 4] = ["root", "a-chat", "a-term", "b-chat"];
 const SESSIONS: [Option<&str>; 4] = [None, Some("a"), Some("a"), Some("b")];
@@ -70,10 +74,124 @@ fn step() -> impl Strategy<Value = Step> {
 #[test]
 fn the_embedded_log_answers_like_the_one_in_memory() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let mut runner = TestRunner::new(Config { cases: 64, failure_persistence: None, ..Config::default() });
-    let steps = proptest::collection::vec(step(), 1..40);
-    let run = runner.run(&steps, |steps| runtime.block_on(compare(steps)));
+    run(64, |steps| {
+        runtime.block_on(async {
+            let mut subject = Embedded::new().await;
+            compare(steps, &mut subject).await
+        })
+    });
+}
+
+#[test]
+fn the_log_in_jetstream_answers_like_the_one_in_memory() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let server = NatsServer::start();
+    let client = runtime.block_on(server.connect());
+    let hosts = AtomicU64::new(0);
+    // More with `BREAKBULK_MODEL_CASES`; each takes a second or two.
+    let cases = std::env::var("BREAKBULK_MODEL_CASES").ok().and_then(|cases| cases.parse().ok());
+    run(cases.unwrap_or(8), |steps| {
+        runtime.block_on(async {
+            // A host of its own: a stream is still there for a while after it was deleted.
+            let host = format!("model-{}", hosts.fetch_add(1, Relaxed));
+            let mut subject = InJetStream::new(client.clone(), &host).await;
+            let compared = compare(steps, &mut subject).await;
+            subject.log.delete().await.unwrap();
+            compared
+        })
+    });
+}
+
+fn run(cases: u32, test: impl Fn(Vec<Step>) -> Result<(), TestCaseError>) {
+    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
+    let run = runner.run(&proptest::collection::vec(step(), 1..40), test);
     run.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// A log that is compared with the model.
+trait Subject {
+    fn log(&self) -> &dyn Log;
+    fn first_of_run(&self) -> Seq;
+
+    /// Closes it and opens it again.
+    async fn reopen(&mut self);
+
+    /// Makes the next append fail, before or after it is durable.
+    fn fail(&self, fail: Fail);
+}
+
+struct Embedded {
+    dir: tempfile::TempDir,
+    options: Options,
+    log: SqliteLog,
+}
+
+impl Embedded {
+    async fn new() -> Self {
+        let (dir, options) = (tempfile::tempdir().unwrap(), options());
+        let log = SqliteLog::open(dir.path(), options.clone()).await.unwrap();
+        Self { dir, options, log }
+    }
+}
+
+impl Subject for Embedded {
+    fn log(&self) -> &dyn Log {
+        &self.log
+    }
+
+    fn first_of_run(&self) -> Seq {
+        self.log.first_of_run()
+    }
+
+    async fn reopen(&mut self) {
+        self.log.close().await;
+        self.options = options();
+        self.log = SqliteLog::open(self.dir.path(), self.options.clone()).await.unwrap();
+    }
+
+    fn fail(&self, fail: Fail) {
+        self.options.faults().fail_before_commit.store(fail == Fail::Before, Relaxed);
+        self.options.faults().fail_after_commit.store(fail == Fail::After, Relaxed);
+    }
+}
+
+struct InJetStream {
+    client: async_nats::Client,
+    config: JetStreamConfig,
+    log: JetStreamLog,
+}
+
+impl InJetStream {
+    async fn new(client: async_nats::Client, host: &str) -> Self {
+        let mut config = JetStreamConfig::new(host.parse().unwrap());
+        config.recent_bytes = 8_000;
+        config.faults().clock.store(1, Relaxed);
+        let log = JetStreamLog::open(client.clone(), config.clone()).await.unwrap();
+        Self { client, config, log }
+    }
+}
+
+impl Subject for InJetStream {
+    fn log(&self) -> &dyn Log {
+        &self.log
+    }
+
+    fn first_of_run(&self) -> Seq {
+        self.log.first_of_run()
+    }
+
+    async fn reopen(&mut self) {
+        // Every second time the new owner does not wait for the old one.
+        if self.log.epoch().is_multiple_of(2) {
+            self.log.close().await;
+        }
+        self.log = JetStreamLog::open(self.client.clone(), self.config.clone()).await.unwrap();
+    }
+
+    fn fail(&self, fail: Fail) {
+        self.config.faults().lose_publish.store(fail == Fail::Before, Relaxed);
+        self.config.faults().lose_answer.store(fail == Fail::After, Relaxed);
+    }
 }
 
 fn options() -> Options {
@@ -84,11 +202,9 @@ fn options() -> Options {
     options
 }
 
-async fn compare(steps: Vec<Step>) -> Result<(), TestCaseError> {
-    let (dir, model) = (tempfile::tempdir().unwrap(), MemoryLog::new());
-    let mut options = options();
-    let mut log = SqliteLog::open(dir.path(), options.clone()).await.unwrap();
-    model.begin_run_at(log.first_of_run());
+async fn compare(steps: Vec<Step>, subject: &mut impl Subject) -> Result<(), TestCaseError> {
+    let model = MemoryLog::new();
+    model.begin_run_at(subject.first_of_run());
     let mut batches: Vec<Batch> = Vec::new();
     for (n, step) in steps.into_iter().enumerate() {
         let last = model.bounds().await.unwrap().last;
@@ -105,10 +221,10 @@ async fn compare(steps: Vec<Step>) -> Result<(), TestCaseError> {
                     batch = batch.expect(URIS[at], wrong.unwrap_or(info.map_or(0, |info| info.last)));
                 }
                 batches.push(batch.clone());
-                append(&log, &model, batch, fail, &options).await?;
+                append(subject, &model, batch, fail).await?;
             }
             Step::Again(index) if !batches.is_empty() => {
-                append(&log, &model, index.get(&batches).clone(), Fail::No, &options).await?;
+                append(subject, &model, index.get(&batches).clone(), Fail::No).await?;
             }
             Step::Again(_) => {}
             Step::Save { channel, back, rows, cut } => {
@@ -118,53 +234,49 @@ async fn compare(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 if let Some(back) = back {
                     save = save.snapshot((last + 1).saturating_sub(back), format!("v{n}"), body(last, n));
                 }
-                prop_assert_eq!(log.save(save.clone()).await, model.save(save).await);
+                prop_assert_eq!(subject.log().save(save.clone()).await, model.save(save).await);
             }
             Step::Trim { channel, back } => {
                 let before = (last + 2).saturating_sub(back);
-                prop_assert_eq!(log.trim(URIS[channel], before).await, model.trim(URIS[channel], before).await);
+                prop_assert_eq!(
+                    subject.log().trim(URIS[channel], before).await,
+                    model.trim(URIS[channel], before).await
+                );
             }
             Step::RetainNothing => {
                 let policy = RetentionPolicy {
                     max_age: Some(std::time::Duration::from_secs(1_000)),
                     ..RetentionPolicy::default()
                 };
-                prop_assert_eq!(log.retain(policy).await, model.retain(policy).await);
+                prop_assert_eq!(subject.log().retain(policy).await, model.retain(policy).await);
             }
-            Step::Erase(session) => prop_assert_eq!(log.erase(session).await, model.erase(session).await),
+            Step::Erase(session) => prop_assert_eq!(subject.log().erase(session).await, model.erase(session).await),
             Step::Reopen => {
-                log.close().await;
-                options = self::options();
-                log = SqliteLog::open(dir.path(), options.clone()).await.unwrap();
-                model.begin_run_at(log.first_of_run());
+                subject.reopen().await;
+                model.begin_run_at(subject.first_of_run());
             }
         }
-        prop_assert_eq!(view(&log).await, view(&model).await);
+        prop_assert_eq!(view(subject.log()).await, view(&model).await);
         let last = model.bounds().await.unwrap().last;
-        for at in [0, 1, last / 2, last.saturating_sub(n as u64), last, last + 1, log.first_of_run() - 1, END] {
-            prop_assert_eq!(log.lag(at), model.lag(at), "{}", at);
+        for at in [0, 1, last / 2, last.saturating_sub(n as u64), last, last + 1, subject.first_of_run() - 1, END] {
+            prop_assert_eq!(subject.log().lag(at), model.lag(at), "{}", at);
         }
     }
-    let (report, expected) = (log.verify().await.unwrap(), model.verify().await.unwrap());
+    let (report, expected) = (subject.log().verify().await.unwrap(), model.verify().await.unwrap());
     prop_assert_eq!(report, expected);
     Ok(())
 }
 
 /// Appends to both. Where the outcome is not known, the same batch again brings it to light.
-async fn append(
-    log: &SqliteLog,
-    model: &MemoryLog,
-    batch: Batch,
-    fail: Fail,
-    options: &Options,
-) -> Result<(), TestCaseError> {
-    options.faults().fail_before_commit.store(fail == Fail::Before, Relaxed);
-    options.faults().fail_after_commit.store(fail == Fail::After, Relaxed);
-    let mut answer = log.append(batch.clone()).await;
-    if fail != Fail::No {
-        prop_assert_eq!(answer, Err(AppendError::Unknown));
-        until(log, LogHealth::is_good).await;
-        answer = log.append(batch.clone()).await;
+async fn append(subject: &impl Subject, model: &MemoryLog, batch: Batch, fail: Fail) -> Result<(), TestCaseError> {
+    subject.fail(fail);
+    let mut answer = subject.log().append(batch.clone()).await;
+    subject.fail(Fail::No);
+    if answer == Err(AppendError::Unknown) {
+        prop_assert_ne!(fail, Fail::No);
+        let mut health = subject.log().health();
+        tokio::time::timeout(Duration::from_secs(20), health.wait_for(LogHealth::is_good)).await.unwrap().unwrap();
+        answer = subject.log().append(batch.clone()).await;
     }
     prop_assert_eq!(answer, model.append(batch).await);
     Ok(())

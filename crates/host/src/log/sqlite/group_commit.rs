@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::super::{AppendError, Batch, Entry, Save, Seq, WriteError};
+use super::super::queue::{Append, ExclusiveJob, SharedJob};
+use super::super::{AppendError, Batch, Entry, Save, Seq, WriteError, admission};
+use super::SqliteInner;
 use super::commit::{Commit, Committed};
 use super::db::{Db, Failure};
 use super::pieces::{
     self, {StagedBatch, StoredPieces},
 };
-use super::queue::{Append, ExclusiveJob, SharedJob};
-use super::{SqliteInner, admission};
 
 /// What a transaction contains of a batch that is written in pieces.
 pub(super) enum Large<'a> {
@@ -31,12 +31,12 @@ pub(super) fn group_commit(
     let (mut items, mut appends, mut saves) = (Vec::with_capacity(jobs.len() + 1), Vec::new(), Vec::new());
     for job in jobs {
         match job {
-            SharedJob::Append(Append { batch, admitted, reply, syncs_before }) => {
+            SharedJob::Append(Append { batch, stored: (), admitted, reply, syncs_before }) => {
                 let small_since = (admission::cost(&batch) <= admission::SMALL).then_some(syncs_before);
                 items.push(GroupItem::Append(batch, Vec::new()));
                 appends.push((reply, admitted, small_since));
             }
-            SharedJob::Save { save, reply } => {
+            SharedJob::Save { save, cost: _, reply } => {
                 items.push(GroupItem::Save(save));
                 saves.push(reply);
             }
@@ -45,7 +45,7 @@ pub(super) fn group_commit(
     let piece = match large {
         Large::None => None,
         Large::Piece(staging) => Some(staging),
-        Large::Last(Append { batch, admitted, reply, syncs_before: _ }, stored) => {
+        Large::Last(Append { batch, stored: (), admitted, reply, syncs_before: _ }, stored) => {
             items.push(GroupItem::Append(batch, stored));
             appends.push((reply, admitted, None));
             None
@@ -117,8 +117,8 @@ fn publish(shared: &SqliteInner, opened: Vec<(i64, Arc<str>)>, entries: Vec<Entr
     });
     let mut recent = shared.recent_mut();
     opened.into_iter().for_each(|(id, uri)| recent.name(id, uri));
-    recent.push(entries);
-    metrics.recent_bytes.store(recent.bytes() as u64, Relaxed);
+    recent.window.push(entries);
+    metrics.recent_bytes.store(recent.window.bytes() as u64, Relaxed);
     drop(recent);
     shared.last.send_replace(last);
 }

@@ -10,8 +10,8 @@ use rusqlite::{Connection, Row};
 
 use super::super::Seq;
 use super::super::metrics::Metrics;
+use super::super::queue::Append;
 use super::db::{Db, Failure};
-use super::queue::Append;
 use super::record;
 use super::shared_bodies::SharedBodies;
 

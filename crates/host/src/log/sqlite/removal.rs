@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::super::maintenance::now_ms;
+use super::super::queue::{ExclusiveJob, ReplySender};
 use super::super::{BatchId, RetentionPolicy, Seq, WriteError};
 use super::db::{Db, Failure, none_is};
 use super::pieces::BODY_LENGTH;
-use super::queue::{ExclusiveJob, ReplySender};
 use super::{SqliteInner, record};
 
 /// A step removes no more records than this, and no more bytes apart from its first record: appends wait for each step.
@@ -98,7 +98,7 @@ fn record_trims(db: &mut Db, shared: &SqliteInner, steps: &[(Arc<str>, Seq)]) ->
         let highest = db.connection.prepare_cached(sql)?.query_row((channel.id, before), |row| row.get(0))?;
         let Some(upto) = highest else { continue };
         channel.trimmed = channel.trimmed.max(upto);
-        shared.recent_mut().trim(uri, upto);
+        shared.recent_mut().window.trim(uri, upto);
         let sql = "UPDATE channel SET trimmed = max(trimmed, ?2), removed = max(removed, ?2) WHERE id = ?1";
         db.connection.prepare_cached(sql)?.execute((channel.id, upto))?;
         removal.steps.push_back(RemovalStep::Entries { channel: channel.id, upto });
@@ -184,7 +184,11 @@ fn erase(db: &mut Db, shared: &SqliteInner, session: Arc<str>) -> Result<Result<
     let mut about = db.connection.prepare("SELECT seq FROM entry WHERE about = ?1")?;
     let seqs = about.query_map([&session], |row| row.get(0))?.collect::<rusqlite::Result<HashSet<Seq>>>()?;
     drop(about);
-    shared.recent_mut().erase(&gone, &seqs);
+    let uris: Vec<Arc<str>> = gone.iter().map(|(_, uri)| uri.clone()).collect();
+    let mut recent = shared.recent_mut();
+    recent.window.erase(&uris, &seqs);
+    recent.forget(&gone);
+    drop(recent);
     gone.iter().for_each(|(_, uri)| drop(db.channels.remove(uri)));
     erasure(db, session, db.last).map(Ok)
 }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use super::super::queue::{Append, ExclusiveJob, QueueItem, SharedJob, TakeMode};
 use super::super::{LogHealth, OpenError, Seq};
 use super::commit::Commit;
 use super::db::{Db, Failure};
 use super::files::LogFiles;
 use super::group_commit::{Large, group_commit, refuse, refuse_exclusive};
 use super::pieces::{self, StagedBatch};
-use super::queue::{Append, ExclusiveJob, QueueItem, SharedJob, TakeMode};
 use super::reader::Outline;
 use super::removal::{self, Removal};
 use super::{SqliteInner, record};
@@ -457,7 +457,7 @@ fn show(shared: &SqliteInner, db: &Db) {
 fn lost(db: &Db, shared: &SqliteInner) -> Result<Option<Seq>, Failure> {
     let last = *shared.last.borrow();
     let mut query = db.connection.prepare("SELECT channel, at, crc, about, body FROM entry WHERE seq = ?1")?;
-    for entry in shared.recent().entries() {
+    for entry in shared.recent().window.entries() {
         let Some(channel) = db.channels.get(&entry.channel) else { continue };
         let same = query.query_row([entry.seq], |row| {
             let (id, at, crc): (i64, u64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);

@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
-use super::super::{AppendError, Batch, RetentionPolicy, Save, Seq, WriteError};
-use super::admission::{self, AdmissionControl, AdmissionPermit};
+use super::admission::{self, AdmissionControl, AdmissionPermit, OrderGuard};
 use super::round_robin::{CostedQueue, Fifo, NextCost, RoundRobin};
+use super::{AppendError, Batch, RetentionPolicy, Save, Seq, WriteError};
 use crate::lock::lock;
 
 /// The most jobs of a transaction, so that the first of them does not wait long.
@@ -26,9 +26,10 @@ const SAVES: &str = "saves";
 /// Sends the answer to a caller.
 pub(super) type ReplySender<T> = oneshot::Sender<Result<T, WriteError>>;
 
-/// A batch that waits, with its caller.
-pub(super) struct Append {
+/// A batch that waits, with its caller, and with what its log has stored of it already.
+pub(super) struct Append<S = ()> {
     pub(super) batch: Batch,
+    pub(super) stored: S,
     pub(super) admitted: AdmissionPermit,
     pub(super) reply: oneshot::Sender<Result<Vec<Seq>, AppendError>>,
     /// How many syncs there had been when it entered the queue.
@@ -36,22 +37,23 @@ pub(super) struct Append {
 }
 
 /// A job that can share a transaction with others.
-pub(super) enum SharedJob {
-    Append(Append),
-    Save { save: Save, reply: ReplySender<()> },
+pub(super) enum SharedJob<S = (), V = Save> {
+    Append(Append<S>),
+    Save { save: V, cost: usize, reply: ReplySender<()> },
 }
 
-impl SharedJob {
+impl<S, V> SharedJob<S, V> {
     /// About how many bytes it has.
     pub(super) fn cost(&self) -> usize {
         match self {
             Self::Append(append) => admission::cost(&append.batch),
-            Self::Save { save, .. } => cost_of(save),
+            Self::Save { cost, .. } => *cost,
         }
     }
 }
 
-fn cost_of(save: &Save) -> usize {
+/// About how many bytes a save has.
+pub(super) fn cost_of_save(save: &Save) -> usize {
     let rows: usize = save.rows.iter().map(|(_, body)| body.len()).sum();
     rows.saturating_add(save.snapshot.as_ref().map_or(0, |snapshot| snapshot.body.len()))
 }
@@ -65,11 +67,11 @@ pub(super) enum ExclusiveJob {
 }
 
 /// What the writer takes from the queue at once.
-pub(super) enum QueueItem {
+pub(super) enum QueueItem<S = (), V = Save> {
     /// Jobs that share a transaction.
-    Jobs(Vec<SharedJob>),
+    Jobs(Vec<SharedJob<S, V>>),
     /// One batch that is written in pieces.
-    Large(Append),
+    Large(Append<S>),
     ExclusiveJob(ExclusiveJob),
     /// Nothing for now.
     Idle,
@@ -93,17 +95,23 @@ enum Turn {
     Exclusive,
 }
 
-pub(super) struct Queue {
-    state: Mutex<QueueState>,
+pub(super) struct Queue<S = (), V = Save> {
+    state: Mutex<QueueState<S, V>>,
+    /// Wakes a writer that is a thread.
     wake: Condvar,
+    /// Wakes a writer that is a task.
+    pushed: Notify,
     admission: AdmissionControl,
     /// [`Metrics::syncs`](super::super::Metrics::syncs).
     syncs: Arc<AtomicU64>,
 }
 
-#[derive(Default)]
-struct QueueState {
-    shared: RoundRobin<Arc<str>, RoundRobin<Arc<str>, Fifo<SharedJob>>>,
+/// The jobs of one source, by channel.
+type ChannelQueues<S, V> = RoundRobin<Arc<str>, Fifo<SharedJob<S, V>>>;
+
+struct QueueState<S, V> {
+    /// By source, then by channel.
+    shared: RoundRobin<Arc<str>, ChannelQueues<S, V>>,
     exclusive: VecDeque<ExclusiveJob>,
     turn: Turn,
     closed: bool,
@@ -111,19 +119,38 @@ struct QueueState {
     is_writer_asleep: bool,
 }
 
-impl Queue {
+impl<S, V> Queue<S, V> {
     pub(super) fn new(max_bytes: usize, syncs: Arc<AtomicU64>) -> Self {
-        Self { state: Mutex::default(), wake: Condvar::new(), admission: AdmissionControl::new(max_bytes), syncs }
+        let state = QueueState {
+            shared: RoundRobin::default(),
+            exclusive: VecDeque::new(),
+            turn: Turn::default(),
+            closed: false,
+            is_writer_asleep: false,
+        };
+        let admission = AdmissionControl::new(max_bytes);
+        Self { state: Mutex::new(state), wake: Condvar::new(), pushed: Notify::new(), admission, syncs }
     }
 
-    /// Adds a batch when it is admitted; returns false if the queue is closed.
-    pub(super) async fn append(&self, batch: Batch, reply: oneshot::Sender<Result<Vec<Seq>, AppendError>>) -> bool {
-        let Some((order, admitted)) = self.admission.acquire(&batch).await else { return false };
+    /// Waits until a batch may enter the queue; `None` if the queue is closed. Later batches of its source and channel wait until
+    /// the guard is dropped.
+    pub(super) async fn admit(&self, batch: &Batch) -> Option<(OrderGuard, AdmissionPermit)> {
+        self.admission.acquire(batch).await
+    }
+
+    /// Adds a batch that was admitted; returns false if the queue is closed.
+    pub(super) fn append(
+        &self,
+        batch: Batch,
+        stored: S,
+        (order, admitted): (OrderGuard, AdmissionPermit),
+        reply: oneshot::Sender<Result<Vec<Seq>, AppendError>>,
+    ) -> bool {
         let (source, channel, cost) = (batch.source(), batch.channel(), admission::cost(&batch));
         let pushed = self.push(|state| {
             // While the queue is locked, the writer takes nothing from it.
             let syncs_before = self.syncs.load(Relaxed);
-            let job = SharedJob::Append(Append { batch, admitted, reply, syncs_before });
+            let job = SharedJob::Append(Append { batch, stored, admitted, reply, syncs_before });
             state.shared.queue(&source).queue(&channel).push(cost, job);
         });
         drop(order);
@@ -131,11 +158,10 @@ impl Queue {
     }
 
     /// Adds a job; returns false if the queue is closed.
-    pub(super) fn save(&self, save: Save, reply: ReplySender<()>) -> bool {
-        let cost = cost_of(&save);
+    pub(super) fn save(&self, channel: &Arc<str>, cost: usize, save: V, reply: ReplySender<()>) -> bool {
         self.push(|state| {
-            let queue = state.shared.queue(&Arc::from(SAVES)).queue(&save.channel);
-            queue.push(cost, SharedJob::Save { save, reply });
+            let queue = state.shared.queue(&Arc::from(SAVES)).queue(channel);
+            queue.push(cost, SharedJob::Save { save, cost, reply });
         })
     }
 
@@ -144,7 +170,7 @@ impl Queue {
         self.push(|state| state.exclusive.push_back(job))
     }
 
-    fn push(&self, add: impl FnOnce(&mut QueueState)) -> bool {
+    fn push(&self, add: impl FnOnce(&mut QueueState<S, V>)) -> bool {
         let mut state = self.state();
         if state.closed {
             return false;
@@ -156,6 +182,7 @@ impl Queue {
         if wakes {
             self.wake.notify_one();
         }
+        self.pushed.notify_one();
         true
     }
 
@@ -164,10 +191,26 @@ impl Queue {
         self.state().closed = true;
         self.admission.close();
         self.wake.notify_all();
+        self.pushed.notify_one();
+    }
+
+    /// The next item, for a writer that is a task. Waits for it.
+    pub(super) async fn next(&self) -> QueueItem<S, V> {
+        loop {
+            match self.take(Some(Duration::ZERO), TakeMode::All) {
+                QueueItem::Idle => self.pushed.notified().await,
+                item => return item,
+            }
+        }
+    }
+
+    /// Whether nothing is added any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.state().closed
     }
 
     /// The next item. Waits for it, at most for so long.
-    pub(super) fn take(&self, wait: Option<Duration>, take: TakeMode) -> QueueItem {
+    pub(super) fn take(&self, wait: Option<Duration>, take: TakeMode) -> QueueItem<S, V> {
         let mut state = self.state();
         loop {
             let work = state.next(take);
@@ -191,13 +234,13 @@ impl Queue {
         self.admission.used()
     }
 
-    fn state(&self) -> MutexGuard<'_, QueueState> {
+    fn state(&self) -> MutexGuard<'_, QueueState<S, V>> {
         lock(&self.state)
     }
 }
 
-impl QueueState {
-    fn next(&mut self, take: TakeMode) -> QueueItem {
+impl<S, V> QueueState<S, V> {
+    fn next(&mut self, take: TakeMode) -> QueueItem<S, V> {
         let turn = std::mem::take(&mut self.turn);
         if turn == Turn::Exclusive
             && let Some(job) = self.exclusive.pop_front()
@@ -236,12 +279,17 @@ impl QueueState {
 mod tests {
     use super::*;
 
+    async fn push(queue: &Queue, batch: Batch) -> bool {
+        let admitted = queue.admit(&batch).await.expect("open");
+        queue.append(batch, (), admitted, oneshot::channel().0)
+    }
+
     /// The queue of a log, filled without waiting: each batch as its source, its channel and its bytes.
     async fn filled(batches: &[(&str, &str, usize)]) -> Queue {
         let queue = Queue::new(1 << 30, Arc::default());
         for (source, channel, bytes) in batches {
             let batch = Batch::new().from_source(*source).entry(*channel, vec![b'x'; *bytes]);
-            assert!(queue.append(batch, oneshot::channel().0).await);
+            assert!(push(&queue, batch).await);
         }
         queue
     }
@@ -281,7 +329,7 @@ mod tests {
         let first = queue.take(Some(Duration::ZERO), TakeMode::All);
         assert!(matches!(first, QueueItem::Jobs(jobs) if jobs.len() <= 5));
         // Who comes now is in the next one, however much waits.
-        assert!(queue.append(Batch::new().from_source("small").entry("x", "y"), oneshot::channel().0).await);
+        assert!(push(&queue, Batch::new().from_source("small").entry("x", "y")).await);
         assert!(taken(&queue)[0].starts_with("small "));
     }
 

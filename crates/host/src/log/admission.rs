@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
-use super::super::Batch;
+use super::Batch;
 use crate::lock::lock;
 
 /// About what an entry costs in addition to its body.

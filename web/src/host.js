@@ -102,6 +102,7 @@ export class Host extends EventTarget {
         const choices = (mode?.enum ?? []).map((/** @type {string} */ value, /** @type {number} */ at) => ({ value, label: mode.enumLabels?.[at] ?? value }));
         return { choices, value: values.mode ?? '' };
       });
+      modes.catch(() => this.modes.delete(provider));
       this.modes.set(provider, modes);
     }
     return modes;

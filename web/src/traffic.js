@@ -4,7 +4,7 @@
 export const SECONDS = 300;
 
 /** @typedef {{bytesIn: number, bytesOut: number, latency: number | null}} Sample */
-/** @typedef {{name: string, actions: number, bytes: number, milliseconds: number, snapshot: boolean, at: number}} Reconnect */
+/** @typedef {{actions: number, bytes: number, milliseconds: number, snapshot: boolean}} Reconnect */
 
 const encoder = new TextEncoder();
 
@@ -32,8 +32,8 @@ export class Traffic {
     this.violations = new Map();
     /** The last seconds, the oldest first. @type {Sample[]} */
     this.samples = [];
-    /** @type {Reconnect | null} */
-    this.lastReconnect = null;
+    /** The last of each connection. @type {Map<string, Reconnect>} */
+    this.reconnects = new Map();
     /** @type {Sample} */
     this.now = { bytesIn: 0, bytesOut: 0, latency: null };
     setInterval(() => this.tick(), 1000);

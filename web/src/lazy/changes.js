@@ -5,6 +5,8 @@ import { icon } from '../ui/icons.js';
 import { count, pathOf } from '../ui/format.js';
 import { diffView } from './diff.js';
 
+/** So few files are unfolded at once. */
+const MAX_OPEN = 3;
 /** Longer files are not compared. */
 const MAX_BYTES = 2_000_000;
 
@@ -14,9 +16,9 @@ const MAX_BYTES = 2_000_000;
 
 /** @param {AhpClient} ahp @param {import('../v2/session.js').Session} session @param {string} channel @returns {import('../ui/drawer.js').Panel} */
 export function changesPanel(ahp, session, channel) {
-  const state = h('p', { class: 'muted pad', role: 'status' }, 'Looking for changes…');
+  const state = h('span', { class: 'muted', role: 'status' }, 'Looking for changes…');
   const list = h('div');
-  const element = h('div', { class: 'panel' }, state, list);
+  const element = h('div', { class: 'panel' }, h('div', { class: 'panel-head' }, state), list);
   /** @type {Map<string, Changed>} */
   let files = new Map();
   /** @type {Map<string, HTMLElement>} */
@@ -58,7 +60,7 @@ export function changesPanel(ahp, session, channel) {
     for (const [id, { dataset }] of shown) if (!files.has(id) || dataset.key !== keyOf(id)) (shown.get(id)?.remove(), shown.delete(id));
     for (const [at, file] of [...files.values()].sort((a, b) => nameOf(a).localeCompare(nameOf(b))).entries()) {
       let item = shown.get(file.id);
-      if (!item) shown.set(file.id, (item = fileItem(ahp, session, file, keyOf(file.id), files.size === 1)));
+      if (!item) shown.set(file.id, (item = fileItem(ahp, session, file, keyOf(file.id), files.size <= MAX_OPEN)));
       if (list.children[at] !== item) list.insertBefore(item, list.children[at] ?? null);
     }
   }
@@ -105,7 +107,7 @@ function fileItem(ahp, session, file, key, isOpen) {
       const [old, now] = await Promise.all([contentOf(ahp, before), contentOf(ahp, after)]);
       body.replaceChildren(diffView(old, now));
     } catch (error) {
-      body.replaceChildren(h('p', { class: 'failure' }, error instanceof Error ? error.message : String(error)));
+      body.replaceChildren(h('p', { class: 'failure in-panel' }, error instanceof Error ? error.message : String(error)));
     }
   }
 }

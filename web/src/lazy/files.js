@@ -16,8 +16,9 @@ const MAX_MESSAGE = 2_000_000;
 export function filesPanel(ahp, session, token) {
   const root = session.state.cwd ?? '/';
   const crumbs = h('nav', { class: 'crumbs', 'aria-label': 'Path' });
+  const state = h('span', { class: 'muted', role: 'status' });
   const body = h('div', { class: 'panel fills' });
-  const element = h('div', { class: 'panel fills' }, crumbs, body);
+  const element = h('div', { class: 'panel fills' }, h('div', { class: 'panel-head' }, crumbs, state), body);
   let abort = new AbortController();
   /** @type {string | null} */
   let image = null;
@@ -61,8 +62,8 @@ export function filesPanel(ahp, session, token) {
     try {
       if (IMAGE.test(path)) return await showImage(url, path, signal);
       const viewer = new TextViewer();
-      const state = h('span', { class: 'muted', role: 'status' }, 'Loading…');
-      body.replaceChildren(h('div', { class: 'panel-head' }, state), viewer.element);
+      setText(state, 'Loading…');
+      body.replaceChildren(viewer.element);
       const take = (/** @type {string} */ text, /** @type {number} */ done) => {
         viewer.push(text);
         setText(state, size(done));
@@ -88,17 +89,22 @@ export function filesPanel(ahp, session, token) {
     const answer = await fetch(url, { headers: authorization(token), signal });
     if (!answer.ok) throw new Error(`The host answers ${answer.status}.`);
     if (Number(answer.headers.get('content-length') ?? 0) > MAX_IMAGE) throw new Error('This picture is too large to show.');
-    image = URL.createObjectURL(await answer.blob());
+    const blob = await answer.blob();
+    if (signal.aborted) return;
+    setText(state, size(blob.size));
+    image = URL.createObjectURL(blob);
     body.replaceChildren(h('div', { class: 'viewer' }, h('img', { src: image, alt: path })));
   }
 
   /** @param {unknown} error */
   function complain(error) {
-    body.replaceChildren(h('p', { class: 'failure' }, error instanceof Error ? error.message : String(error)));
+    setText(state, '');
+    body.replaceChildren(h('p', { class: 'failure in-panel' }, error instanceof Error ? error.message : String(error)));
   }
 
   /** The way from the session's directory, each step a button. @param {string} path */
   function showPath(path) {
+    setText(state, '');
     const below = path.slice(root.length).split('/').filter(Boolean);
     const steps = [root.split('/').filter(Boolean).at(-1) ?? '/', ...below];
     crumbs.replaceChildren(

@@ -5,9 +5,9 @@ import { h, setText } from '../ui/dom.js';
 /** @param {string} label @param {(value: number) => string} format @param {string} colour the name of a property of the style sheet */
 export function plot(label, format, colour) {
   const canvas = h('canvas', { class: 'plot', role: 'img' });
+  const begin = h('span');
   const now = h('span');
-  const most = h('span');
-  const element = h('div', {}, canvas, h('div', { class: 'plot-legend' }, now, most));
+  const element = h('div', {}, canvas, h('div', { class: 'plot-legend' }, begin, now));
   return { element, draw };
 
   /** @param {(number | null)[]} values one a second @param {number} seconds how many there is room for */
@@ -19,25 +19,34 @@ export function plot(label, format, colour) {
     const known = values.filter((value) => value !== null);
     const top = Math.max(...known, 1);
     const last = known.at(-1) ?? 0;
-    setText(now, `now ${format(last)}`);
-    setText(most, `at most ${format(known.length ? top : 0)}`);
-    canvas.setAttribute('aria-label', `${label}: now ${format(last)}, at most ${format(known.length ? top : 0)}`);
+    const text = known.length > 0 ? `now ${format(last)}, at most ${format(top)}` : 'nothing measured yet';
+    setText(begin, `${Math.round(seconds / 60)} minutes ago`);
+    setText(now, text);
+    canvas.setAttribute('aria-label', `${label}: ${text}`);
     if (!context) return;
+    const [line, grid] = [resolve(colour), resolve('--line')];
     context.setTransform(scale, 0, 0, scale, 0, 0);
     context.clearRect(0, 0, width, height);
-    context.strokeStyle = resolve(colour);
+    context.fillStyle = grid;
+    // A line for each minute.
+    for (let at = 60; at < seconds; at += 60) context.fillRect(Math.round(width - (at / seconds) * width), 0, 1, height);
+    const points = values.flatMap((value, at) =>
+      value === null ? [] : [[width - ((values.length - 1 - at) / seconds) * width, height - 4 - (value / top) * (height - 10)]],
+    );
+    const [first, end] = [points[0], points.at(-1)];
+    if (!first || !end) return;
+    const path = new Path2D();
+    // One value alone is no line.
+    if (points.length === 1) path.moveTo((first[0] ?? 0) - 1.5, first[1] ?? 0);
+    points.forEach(([x = 0, y = 0], at) => (at > 0 || points.length === 1 ? path.lineTo(x, y) : path.moveTo(x, y)));
+    context.strokeStyle = context.fillStyle = line;
     context.lineWidth = 1.5;
-    context.beginPath();
-    let isDown = false;
-    values.forEach((value, at) => {
-      if (value === null) return;
-      const x = width - ((values.length - 1 - at) / seconds) * width;
-      const y = height - 3 - (value / top) * (height - 8);
-      if (isDown) context.lineTo(x, y);
-      else context.moveTo(x, y);
-      isDown = true;
-    });
-    context.stroke();
+    context.stroke(path);
+    path.lineTo(end[0] ?? 0, height);
+    path.lineTo(first[0] ?? 0, height);
+    context.globalAlpha = 0.15;
+    context.fill(path);
+    context.globalAlpha = 1;
   }
 
   /** @param {string} name */

@@ -7,6 +7,8 @@ import { Lines } from './lines.js';
 const LINE_HEIGHT = 18;
 /** The tallest element that browsers lay out reliably; a text with more lines scrolls in larger steps. */
 const MAX_HEIGHT = 8_000_000;
+/** Above the first line and below the last one, in pixels. */
+const PADDING = 15;
 /** Lines above and below those in view. */
 const MARGIN = 30;
 
@@ -34,7 +36,7 @@ export class TextViewer {
   #draw() {
     const { count, longest } = this.lines;
     const height = Math.min(count * LINE_HEIGHT, MAX_HEIGHT);
-    this.space.style.height = `${height}px`;
+    this.space.style.height = `${height + PADDING}px`;
     const view = this.element.clientHeight;
     const { scrollTop } = this.element;
     // Where all lines fit the height, one pixel is one pixel.

@@ -4,6 +4,7 @@ import { Connection } from '../v2/connection.js';
 import { Session } from '../v2/session.js';
 import { Traffic } from '../traffic.js';
 import { Host } from '../host.js';
+import { randomId } from '../ids.js';
 import { Approvals } from './approvals.js';
 import { banner } from './banner.js';
 import { ChatTabs } from './chat_tabs.js';
@@ -44,8 +45,8 @@ export class App {
     this.dialog = new NewSessionDialog(() => this.host.facts(), (wanted) => this.#create(wanted), () => this.composer.focus());
     this.approvals = new Approvals((permission, decision) => this.#answer(permission, decision));
     this.composer = new Composer({
-      send: (prompt, images, model) => void this.#send(prompt, images, model),
-      interrupt: (prompt) => void this.#interrupt(prompt),
+      send: (draft, model) => void this.#send(draft, model),
+      interrupt: (draft, model) => void this.#interrupt(draft, model),
       setMode: (mode) => void this.#setMode(mode),
       complain: (problem) => this.toasts.say(problem),
     });
@@ -62,11 +63,12 @@ export class App {
     const menu = h('button', { type: 'button', class: 'quiet menu', 'aria-label': 'Sessions', click: () => this.#toggleSidebar(true) }, icon('menu'));
     const tool = (/** @type {import('./drawer.js').TabName} */ name, /** @type {string} */ label, /** @type {'changes' | 'folder' | 'terminal'} */ sign) =>
       h('button', { type: 'button', class: 'quiet tool-button', title: label, click: () => void this.drawer.toggle(name) }, icon(sign), h('span', {}, label));
-    this.tools = h('div', { class: 'header-tools' }, tool('changes', 'Changes', 'changes'), tool('files', 'Files', 'folder'), tool('terminal', 'Terminal', 'terminal'));
-    const header = h('header', { class: 'header' }, menu, h('div', { class: 'header-text' }, this.title, this.place), this.tools, this.chats.element);
+    this.tools = h('div', { class: 'header-tools' }, tool('changes', 'Changes', 'changes'), tool('files', 'Files', 'folder'), tool('terminal', 'Terminal', 'terminal'), ...this.#makeMenu());
+    const header = h('header', { class: 'header' }, menu, h('div', { class: 'header-text' }, this.title, this.place), this.tools);
     const dock = h('div', { class: 'dock' }, h('div', { class: 'column' }, this.approvals.element, this.composer.element));
     this.dock = dock;
-    const main = h('main', { class: 'main' }, header, this.stage, dock);
+    this.main = h('main', { class: 'main' }, header, this.chats.element, this.stage, dock);
+    const { main } = this;
     const veil = h('div', { class: 'veil', click: () => this.#toggleSidebar(false) });
     const skip = h('a', { class: 'skip', href: '#message', click: (/** @type {Event} */ event) => (event.preventDefault(), this.composer.focus()) }, 'Skip to the message field');
     body.append(skip, this.sidebar.element, veil, main, this.drawer.element, banner(this.connection), this.toasts.element, this.dialog.element, tokenForm(this.connection));
@@ -80,6 +82,7 @@ export class App {
     const { connection } = this;
     connection.addEventListener('sessions', (event) => {
       const sessions = /** @type {CustomEvent<import('./sidebar.js').Info[]>} */ (event).detail;
+      if (this.isListed) this.#announce(sessions);
       this.sidebar.update(sessions);
       this.infos = sessions;
       this.isListed = true;
@@ -94,6 +97,17 @@ export class App {
     this.host.addEventListener('facts', () => this.#offerOptions());
     addEventListener('hashchange', () => this.#openWanted());
     addEventListener('keydown', (event) => this.#key(event));
+  }
+
+  /** Tells of sessions that this page does not follow. @param {import('./sidebar.js').Info[]} sessions */
+  #announce(sessions) {
+    const before = new Map(this.infos.map(({ sessionId, state }) => [sessionId, state]));
+    for (const { sessionId, state, title } of sessions) {
+      const was = before.get(sessionId);
+      if (was === state || this.followed.has(sessionId)) continue;
+      const what = state === 'requires_action' ? 'Approval wanted' : state === 'idle' && was !== undefined ? 'The agent is done' : null;
+      if (what) notify(what, title, () => this.open(sessionId));
+    }
   }
 
   /** @type {import('./sidebar.js').Info[]} */
@@ -115,6 +129,7 @@ export class App {
     const isOther = this.shown?.parent !== parent;
     const shown = this.followed.get(id) ?? this.#follow(parent, chat);
     this.shown = shown;
+    this.composer.switchTo(id);
     this.stage.replaceChildren(shown.conversation.element);
     shown.conversation.toEnd();
     this.sidebar.select(parent);
@@ -173,6 +188,7 @@ export class App {
       if (this.shown === shown) this.update();
       if (session.state.state !== state) {
         state = session.state.state;
+        this.sidebar.setState(parent, state);
         this.connection.list();
       }
     });
@@ -187,7 +203,7 @@ export class App {
       if (isNew && outcome !== 'cancelled') notify(outcome === 'error' ? 'The turn failed' : 'The agent is done', session.title, () => this.open(parent, chat));
     });
     session.addEventListener('returned', (event) => {
-      if (this.shown === shown) this.composer.giveBack(/** @type {CustomEvent} */ (event).detail.map((/** @type {any} */ one) => one.prompt));
+      this.composer.giveBack(id, /** @type {CustomEvent} */ (event).detail.map((/** @type {any} */ one) => one.prompt));
     });
     session.addEventListener('gone', (event) => {
       this.toasts.say(`This session cannot be shown: ${/** @type {CustomEvent} */ (event).detail}`);
@@ -212,6 +228,7 @@ export class App {
     this.followed.delete(id);
     if (this.shown?.session.id !== id) return;
     this.shown = null;
+    this.composer.switchTo('');
     history.replaceState(null, '', location.pathname);
     this.leaveChats();
     this.chats.clear();
@@ -226,10 +243,10 @@ export class App {
     const title = shown ? info?.title || shown.session.title || 'New session' : '';
     setText(this.title, title);
     document.title = `${state?.state === 'requires_action' ? '● ' : ''}${title ? `${title} – ` : ''}Breakbulk`;
-    const cwd = state?.cwd ?? info?.cwd ?? '';
-    setText(this.place, [shown?.session.agent, shortPath(cwd), state?.branch].filter(Boolean).join(' · '));
-    this.place.title = cwd;
+    this.#showPlace(shown?.session.agent ?? '', state?.cwd ?? info?.cwd ?? '', state?.branch ?? '');
     for (const element of [this.dock, this.tools]) if (element) show(element, shown !== null);
+    this.main?.classList.toggle('is-bare', !shown);
+    if (this.end) this.end.disabled = state?.ended ?? true;
     if (!shown && this.stage.firstChild !== this.welcome) this.stage.replaceChildren(this.welcome);
     show(this.welcome, this.isListed);
     if (!state) return;
@@ -239,6 +256,18 @@ export class App {
     const asked = state.permissions.map(({ permId }) => permId).join();
     if (asked !== this.asked) shown?.conversation.refresh();
     this.asked = asked;
+  }
+
+  /** Where the agent works. On narrow screens only the directory's own name is shown. @param {string} agent @param {string} cwd @param {string} branch */
+  #showPlace(agent, cwd, branch) {
+    const key = JSON.stringify([agent, cwd, branch]);
+    if (key === this.place.dataset.key) return;
+    this.place.dataset.key = key;
+    this.place.title = cwd;
+    const name = cwd.slice(cwd.lastIndexOf('/') + 1);
+    const path = cwd && h('span', {}, h('span', { class: 'wide-only' }, shortPath(cwd).slice(0, name ? -name.length : undefined)), name);
+    const parts = [agent, path, branch].filter(Boolean);
+    this.place.replaceChildren(...parts.flatMap((part, at) => (at > 0 ? [' · ', part] : [part])));
   }
 
   asked = '';
@@ -275,20 +304,33 @@ export class App {
     this.connection.list();
   }
 
-  /** @param {string} prompt @param {any[]} images @param {string} model */
-  async #send(prompt, images, model) {
+  /** @param {import('./composer.js').Draft} draft @param {string} model */
+  async #send({ text, pictures }, model) {
     const shown = this.shown;
     if (!shown) return;
     shown.conversation.toEnd();
-    const command = { type: 'send', sessionId: shown.session.id, prompt, images, model: model || undefined };
-    await this.#try(this.connection.once(command), () => this.composer.giveBack([prompt]));
+    const clientMsgId = randomId();
+    shown.session.sending(clientMsgId, pictures);
+    const command = { type: 'send', clientMsgId, sessionId: shown.session.id, prompt: text, images: pictures.map(({ image }) => image), model: model || undefined };
+    await this.#try(this.connection.command(command), () => this.composer.giveBack(shown.session.id, [text], pictures));
   }
 
-  /** @param {string} prompt */
-  async #interrupt(prompt) {
+  /** Cancels the turn, and says this instead. @param {import('./composer.js').Draft} draft @param {string} model */
+  async #interrupt(draft, model) {
     const session = this.shown?.session;
     if (!session) return;
-    await this.#try(this.connection.once({ type: 'interrupt', sessionId: session.id, prompt: prompt || undefined }), () => this.composer.giveBack([prompt]));
+    // The command takes neither pictures nor a model: a prompt that has them is sent after it.
+    const isPlain = draft.pictures.length === 0 && !model;
+    const prompt = (isPlain && draft.text) || undefined;
+    const sent = this.#try(this.connection.once({ type: 'interrupt', sessionId: session.id, prompt }), () => isPlain && this.composer.giveBack(session.id, [draft.text]));
+    if (isPlain) await sent;
+    else await this.#send(draft, model);
+  }
+
+  /** Ends the agent's program. */
+  async #stop() {
+    const session = this.shown?.session;
+    if (session) await this.#try(this.connection.command({ type: 'stop', sessionId: session.id }));
   }
 
   /** @param {string} mode */
@@ -337,7 +379,7 @@ export class App {
     const ahp = await this.host.ahp();
     if (name === 'changes') return (await import('../lazy/changes.js')).changesPanel(ahp, session, this.shown?.parent ?? session.id);
     if (name === 'files') return (await import('../lazy/files.js')).filesPanel(ahp, session, this.connection.token);
-    return (await import('../lazy/terminal.js')).terminalPanel(ahp, session);
+    return (await import('../lazy/terminal.js')).terminalPanel(ahp, session, this.shown?.parent ?? session.id);
   }
 
   /** @param {KeyboardEvent} event */
@@ -347,9 +389,11 @@ export class App {
       this.approvals.answerFirst(event.code === 'KeyA' ? 'once' : 'deny');
     } else if (event.key === 'Escape' && document.body.classList.contains('has-sidebar')) {
       this.#toggleSidebar(false);
+    } else if (event.key === 'Escape' && this.drawer.element.contains(document.activeElement) && !document.activeElement?.closest('.terminal-host')) {
+      this.drawer.close();
     } else if (event.key === 'Escape' && !this.dialog.element.open && this.composer.isRunning && document.activeElement === this.composer.text) {
       event.preventDefault();
-      void this.#interrupt('');
+      this.composer.cancel();
     }
   }
 
@@ -359,12 +403,30 @@ export class App {
     if (was && isOpen) this.sidebar.element.querySelector('button')?.focus();
   }
 
+  /** What is needed less often, behind a button. */
+  #makeMenu() {
+    const item = (/** @type {string} */ label, /** @type {() => void} */ run, /** @type {string} */ look = '') =>
+      h('button', { type: 'button', class: `quiet ${look}`, click: () => (list.hidePopover(), run()) }, label);
+    this.end = item('End the agent’s program', () => void this.#stop());
+    this.end.title = 'It is started again with the next message.';
+    const list = h(
+      'div',
+      { class: 'popup', id: 'more', popover: 'auto' },
+      item('Files', () => void this.drawer.toggle('files'), 'narrow-only'),
+      item('Terminal', () => void this.drawer.toggle('terminal'), 'narrow-only'),
+      item('Wire', () => void this.drawer.toggle('wire')),
+      this.end,
+    );
+    const more = h('button', { type: 'button', class: 'quiet more', 'aria-label': 'More', title: 'More', popovertarget: 'more' }, icon('more'));
+    return [more, list];
+  }
+
   #makeWelcome() {
     return h(
       'div',
       { class: 'welcome' },
       h('h2', {}, 'What shall be done?'),
-      h('p', { class: 'muted' }, 'Begin a session with an agent of this host, or go on with one from the list.'),
+      h('p', { class: 'muted' }, 'Begin a session with an agent of this host. Sessions go on when this page is closed.'),
       h('button', { type: 'button', class: 'primary', click: () => void this.dialog.open() }, icon('add'), 'New session'),
     );
   }

@@ -26,8 +26,9 @@ export class Conversation {
     this.working = h('div', { class: 'working', role: 'status' }, h('span', { class: 'dots' }, h('i'), h('i'), h('i')), h('span', { class: 'working-text' }));
     this.failure = h('p', { class: 'failure', role: 'alert' });
     this.empty = h('div', { class: 'empty' });
-    this.column = h('div', { class: 'column' }, this.earlier, this.empty, this.list, this.working, this.failure);
-    this.scroller = h('div', { class: 'scroller', tabindex: -1, scroll: () => this.#scrolled() }, this.column);
+    this.ended = h('p', { class: 'notice' }, 'The agent’s program was ended. The next message starts it again.');
+    this.column = h('div', { class: 'column' }, this.earlier, this.empty, this.list, this.working, this.failure, this.ended);
+    this.scroller = h('div', { class: 'scroller', tabindex: -1, scroll: () => this.#scrolled(), click: (/** @type {Event} */ event) => this.#clicked(event) }, this.column);
     this.latest = h('button', { type: 'button', class: 'latest', 'aria-label': 'Go to the latest message', click: () => this.toEnd() }, icon('down'));
     this.element = h('div', { class: 'conversation' }, this.scroller, this.latest);
     /** Where the messages that are shown begin. @type {number | null} */
@@ -40,7 +41,7 @@ export class Conversation {
     this.draw = eachFrame(() => this.#draw());
     this.session.addEventListener('change', this.draw);
     this.session.addEventListener('snapshot', () => (this.from = null));
-    new ResizeObserver(() => this.#keepEnd()).observe(this.column);
+    new ResizeObserver(() => (this.#keepEnd(), this.#scrolled())).observe(this.column);
     new ResizeObserver(() => this.#keepEnd()).observe(this.scroller);
     new IntersectionObserver(([seen]) => seen?.isIntersecting && this.#showEarlier(), { root: this.scroller, rootMargin: '400px' }).observe(this.earlier);
     this.draw();
@@ -76,8 +77,11 @@ export class Conversation {
     this.working.classList.toggle('is-silent', isSilent || state === 'requires_action');
     this.working.classList.toggle('is-asking', state === 'requires_action');
     setText(this.working.children[1] ?? this.working, state === 'requires_action' ? 'Waiting for your answer' : 'Working');
-    show(this.failure, error !== null);
+    // The end of a turn says itself why it failed.
+    const isTold = error === null || session.turns.get(all.at(-1)?.turnId ?? '')?.error === error;
+    show(this.failure, !isTold);
     setText(this.failure, error ?? '');
+    show(this.ended, session.state.ended && all.length > 0);
     show(this.empty, session.isLoaded && all.length === 0 && !running);
     if (this.empty.childElementCount === 0) this.#fillEmpty();
     this.#keepEnd();
@@ -116,6 +120,11 @@ export class Conversation {
     this.follows = false;
     this.#draw();
     this.scroller.scrollTop = this.scroller.scrollHeight - fromEnd;
+  }
+
+  /** Who unfolds something reads it: the view stays where it is. @param {Event} event */
+  #clicked(event) {
+    if (event.target instanceof Element && event.target.closest('summary')) this.follows = false;
   }
 
   #scrolled() {

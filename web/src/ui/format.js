@@ -8,7 +8,7 @@ export function size(bytes) {
   return `${(bytes / 1e9).toFixed(1)} GB`;
 }
 
-const clock = new Intl.DateTimeFormat(undefined, { hour: '2-digit', minute: '2-digit' });
+const clock = new Intl.DateTimeFormat(undefined, { hour: 'numeric', minute: '2-digit' });
 const day = new Intl.DateTimeFormat(undefined, { day: 'numeric', month: 'short' });
 
 /** When something was, short: the time today, else the day. @param {string} rfc3339 */

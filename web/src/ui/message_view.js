@@ -121,7 +121,12 @@ export class MessageView {
     if (this.text && this.text.data !== content) this.text.data = content;
     const said = message.turnId === undefined ? undefined : actions.session.said.get(message.turnId);
     if (!said || !this.extras || this.extras.childElementCount > 0) return;
-    this.extras.append(...said.attachments.map(({ label }) => h('span', { class: 'chip' }, icon('attach'), label)));
+    const isThere = said.pictures.length === said.attachments.length;
+    this.extras.append(
+      ...(isThere
+        ? said.pictures.map(({ name, address }) => h('img', { class: 'sent', src: address, alt: name, title: name }))
+        : said.attachments.map(({ label }) => h('span', { class: 'chip' }, icon('attach'), label))),
+    );
     const { url, bytes } = said;
     if (url && bytes) {
       this.extras.append(h('button', { type: 'button', class: 'small', click: () => actions.openResult('Prompt', url) }, `Show all ${size(bytes)}`));
@@ -148,7 +153,7 @@ export class TurnFooter {
     const tokens = (end.usage?.inputTokens ?? 0) + (end.usage?.outputTokens ?? 0);
     const parts = [];
     if (end.outcome === 'cancelled') parts.push(h('span', { class: 'outcome' }, 'Stopped'));
-    if (end.outcome === 'error') parts.push(h('span', { class: 'outcome is-error', role: 'alert' }, end.error ?? 'The turn failed.'));
+    if (end.outcome === 'error') parts.push(h('p', { class: 'failure', role: 'alert' }, end.error ?? 'The turn failed.'));
     if (tokens > 0) parts.push(h('span', {}, count(tokens, 'token')));
     if (end.usage?.model) parts.push(h('span', {}, end.usage.model));
     if (canFork()) {

@@ -47,6 +47,8 @@ export class NewSessionDialog {
       if (this.agents.childElementCount !== agents.length) this.#offer(agents);
       await this.#chosen();
       this.submit.disabled = false;
+      // Not the directory: on a phone that would open the keyboard over the dialog.
+      if (document.activeElement === this.element || document.activeElement === this.cwd) this.agents.querySelector('input')?.focus();
     } catch (error) {
       this.#complain(error);
     }

@@ -8,12 +8,14 @@ const MOST = 32;
 const MAX_BYTES = 20_000_000;
 
 /** @typedef {{mediaType: string, data: string}} Image */
+/** @typedef {{name: string, address: string, bytes: number, image: Image}} Picture */
 
 export class Pictures {
-  /** @param {(problem: string) => void} complain */
-  constructor(complain) {
+  /** @param {(problem: string) => void} complain @param {() => void} changed */
+  constructor(complain, changed) {
     this.complain = complain;
-    /** @type {{image: Image, element: HTMLElement, bytes: number}[]} */
+    this.changed = changed;
+    /** @type {Picture[]} */
     this.list = [];
     this.element = h('div', { class: 'pictures', role: 'list', 'aria-label': 'Pictures' });
     this.picker = h('input', { type: 'file', accept: 'image/*', multiple: true, hidden: true, change: () => this.#picked() });
@@ -33,35 +35,31 @@ export class Pictures {
         return;
       }
       const address = await dataUrl(file);
-      this.#show(file, address);
+      const image = { mediaType: file.type, data: address.slice(address.indexOf(',') + 1) };
+      this.put([...this.list, { name: file.name || 'Picture', address, bytes: file.size, image }]);
     }
   }
 
-  /** Gives the pictures away. @returns {Image[]} */
+  /** Gives the pictures away. */
   take() {
-    const images = this.list.map(({ image }) => image);
-    this.list = [];
-    this.element.replaceChildren();
-    show(this.element, false);
-    return images;
+    const pictures = this.list;
+    this.put([]);
+    return pictures;
   }
 
-  /** @param {File} file @param {string} address */
-  #show(file, address) {
-    const image = { mediaType: file.type, data: address.slice(address.indexOf(',') + 1) };
-    const name = file.name || 'Picture';
-    const remove = h('button', { type: 'button', class: 'quiet remove', 'aria-label': `Remove ${name}`, click: () => this.#remove(element) }, icon('close'));
-    const element = h('div', { class: 'picture', role: 'listitem' }, h('img', { src: address, alt: name }), remove);
-    this.list.push({ image, element, bytes: file.size });
-    this.element.append(element);
-    show(this.element, true);
+  /** Shows these pictures, and no others. @param {Picture[]} pictures */
+  put(pictures) {
+    this.list = pictures;
+    this.element.replaceChildren(...pictures.map((picture) => this.#thumbnail(picture)));
+    show(this.element, pictures.length > 0);
+    this.changed();
   }
 
-  /** @param {HTMLElement} element */
-  #remove(element) {
-    this.list = this.list.filter((one) => one.element !== element);
-    element.remove();
-    show(this.element, this.list.length > 0);
+  /** @param {Picture} picture */
+  #thumbnail(picture) {
+    const { name, address } = picture;
+    const remove = h('button', { type: 'button', class: 'quiet remove', 'aria-label': `Remove ${name}`, click: () => this.put(this.list.filter((one) => one !== picture)) }, icon('close'));
+    return h('div', { class: 'picture', role: 'listitem' }, h('img', { src: address, alt: name }), remove);
   }
 
   #picked() {

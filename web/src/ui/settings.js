@@ -3,7 +3,7 @@
 import { h, setText } from './dom.js';
 import { icon } from './icons.js';
 
-const THEMES = /** @type {const} */ ([['auto', 'Automatic'], ['light', 'Light'], ['dark', 'Dark']]);
+const THEMES = /** @type {const} */ ([['auto', 'Auto'], ['light', 'Light'], ['dark', 'Dark']]);
 
 /** @param {() => void} openWire */
 export function settings(openWire) {
@@ -25,18 +25,20 @@ export function settings(openWire) {
     const isOn = wantsNotifications();
     const isAllowed = !isOn && 'Notification' in window && (await Notification.requestPermission()) === 'granted';
     localStorage.setItem('breakbulk.notify', isAllowed ? 'on' : 'off');
-    show(!isOn && !isAllowed);
+    // Some browsers, those of phones, allow it and then cannot do it from a page.
+    if (isAllowed && !tell('Notifications are on', 'You are told when an approval is wanted, and when a turn has ended.')) localStorage.setItem('breakbulk.notify', 'off');
+    show(!isOn && !wantsNotifications());
   }
 
   /** @param {boolean} [isRefused] */
   function show(isRefused = false) {
     const label = THEMES.find(([name]) => name === chosenTheme())?.[1] ?? '';
-    setText(/** @type {Element} */ (theme.lastChild), label);
-    theme.title = `Colours: ${label}`;
+    setText(/** @type {Element} */ (theme.lastChild), `Theme: ${label.toLowerCase()}`);
+    theme.title = `Theme: ${label.toLowerCase()}`;
     theme.setAttribute('aria-label', theme.title);
     const state = wantsNotifications() ? 'on' : isRefused ? 'blocked' : 'off';
     setText(/** @type {Element} */ (notify.lastChild), state === 'blocked' ? 'Blocked' : 'Notify');
-    notify.title = state === 'blocked' ? 'The browser does not allow this page to notify' : `Notifications: ${state}`;
+    notify.title = state === 'blocked' ? 'The browser does not let this page notify. Most do so only on https and on this machine.' : `Notifications: ${state}`;
     notify.setAttribute('aria-pressed', String(state === 'on'));
   }
 }
@@ -57,10 +59,20 @@ export function wantsNotifications() {
 /** Tells a person who looks elsewhere. @param {string} title @param {string} text @param {() => void} follow */
 export function notify(title, text, follow) {
   if (!wantsNotifications() || (document.visibilityState === 'visible' && document.hasFocus())) return;
-  const notification = new Notification(title, { body: text.slice(0, 200), tag: `${title}${text}` });
-  notification.onclick = () => {
-    window.focus();
-    follow();
-    notification.close();
-  };
+  tell(title, text, follow);
+}
+
+/** Shows a notification. Returns false if this browser cannot. @param {string} title @param {string} text @param {() => void} [follow] */
+function tell(title, text, follow) {
+  try {
+    const notification = new Notification(title, { body: text.slice(0, 200), tag: `${title}${text}` });
+    notification.onclick = () => {
+      window.focus();
+      follow?.();
+      notification.close();
+    };
+    return true;
+  } catch {
+    return false;
+  }
 }

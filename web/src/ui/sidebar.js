@@ -25,13 +25,21 @@ export class Sidebar {
     const create = h('button', { type: 'button', class: 'new', click: () => actions.create() }, icon('add'), 'New session');
     const close = h('button', { type: 'button', class: 'quiet close-sidebar', 'aria-label': 'Close the list', click: () => actions.close() }, icon('close'));
     const head = h('header', {}, h('h1', {}, mark(), 'Breakbulk'), close);
-    this.element = h('nav', { class: 'sidebar', 'aria-label': 'Sessions' }, head, create, this.search, this.list, this.none, settings);
+    this.element = h('nav', { class: 'sidebar', 'aria-label': 'Sessions' }, head, create, this.search, this.none, this.list, settings);
     this.#draw();
   }
 
   /** @param {Info[]} sessions */
   update(sessions) {
     this.sessions = sessions;
+    this.#draw();
+  }
+
+  /** What a session does now, before the host's list says so. @param {string} sessionId @param {string} state */
+  setState(sessionId, state) {
+    const info = this.sessions.find((known) => known.sessionId === sessionId);
+    if (!info || info.state === state) return;
+    info.state = state;
     this.#draw();
   }
 

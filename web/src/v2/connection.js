@@ -246,7 +246,7 @@ export class Connection extends EventTarget {
     }
     this.recovery = null;
     const milliseconds = (last || this.heard) - begun;
-    this.traffic.lastReconnect = { name: 'v2', actions, bytes, milliseconds, snapshot, at: Date.now() };
+    this.traffic.reconnects.set('v2', { actions, bytes, milliseconds, snapshot });
   }
 
   /** Whether an answer to `list` is on its way. */

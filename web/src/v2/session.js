@@ -3,7 +3,11 @@
 import { Model } from './model.js';
 
 /** @typedef {{outcome: 'complete' | 'cancelled' | 'error', error?: string, usage?: any, ts: number}} TurnEnd */
-/** @typedef {{attachments: {label: string, mediaType?: string}[], ts: number, bytes?: number, url?: string}} Said */
+/** @typedef {{attachments: {label: string, mediaType?: string}[], pictures: Sent[], ts: number, bytes?: number, url?: string}} Said */
+/** @typedef {{name: string, address: string}} Sent */
+
+/** The pictures of so many prompts of this page are kept to be shown. The host does not give them back. */
+const MAX_SENT = 16;
 
 /**
  * Events: `change` when something may look different, `snapshot` when everything was replaced, `returned` with prompts that were
@@ -25,6 +29,8 @@ export class Session extends EventTarget {
     this.said = new Map();
     /** Notices, by the message that they follow. @type {Map<import('./model.js').Message | null, string[]>} */
     this.notices = new Map();
+    /** Pictures that this page has sent, by the id of the command. @type {Map<string, Sent[]>} */
+    this.sent = new Map();
     /** What the server's clock said last. */
     this.ts = 0;
   }
@@ -53,6 +59,13 @@ export class Session extends EventTarget {
     this.dispatchEvent(new Event('change'));
   }
 
+  /** Keeps the pictures of a prompt to show them with it. @param {string} clientMsgId @param {Sent[]} pictures */
+  sending(clientMsgId, pictures) {
+    if (pictures.length > 0) this.sent.set(clientMsgId, pictures);
+    const [oldest] = this.sent.keys();
+    if (this.sent.size > MAX_SENT && oldest !== undefined) this.sent.delete(oldest);
+  }
+
   /** @param {any} event */
   reattached(event) {
     if (event.type === 'reattach_failed') {
@@ -76,7 +89,7 @@ export class Session extends EventTarget {
         break;
       case 'user_message': {
         const { attachments = [], ts, bytes, url } = event;
-        this.said.set(event.turnId, { attachments, ts, bytes, url });
+        this.said.set(event.turnId, { attachments, pictures: this.sent.get(event.clientMsgId) ?? [], ts, bytes, url });
         break;
       }
       case 'turn_end': {

@@ -1,11 +1,16 @@
 /** A client of the Agent Host Protocol: requests, subscriptions, and `reconnect` from where it was when the link drops. */
 
-import { randomId } from '../../ids.js';
+import { tabId } from '../../ids.js';
 import { AhpSocket } from './socket.js';
 
 const ROOT = 'ahp-root://';
 const VERSION = '1.0.0';
 const [FIRST_PAUSE, LAST_PAUSE] = [300, 8_000];
+/** How long a sign of life may take. */
+const PATIENCE = 5_000;
+/** Requests that change nothing: they are made again when the link was lost, so often. */
+const READS = new Set(['resourceList', 'resourceRead', 'resolveSessionConfig']);
+const ATTEMPTS = 3;
 
 /** @typedef {{snapshot: (state: any) => void, action: (action: any) => void, gone?: () => void}} Subscriber */
 /** @typedef {{resolve: (result: any) => void, reject: (error: Error) => void}} Call */
@@ -17,7 +22,7 @@ export class AhpClient extends EventTarget {
     super();
     this.token = token;
     this.traffic = traffic;
-    this.clientId = `page-${randomId()}`;
+    this.clientId = `page-${tabId('breakbulk.client')}`;
     /** @type {Map<string, Set<Subscriber>>} */
     this.subscribers = new Map();
     /** Channels that the host knows we follow. @type {Set<string>} */
@@ -50,9 +55,16 @@ export class AhpClient extends EventTarget {
     return this.isOpen ? Promise.resolve() : new Promise((resolve, reject) => this.waiting.push({ resolve, reject }));
   }
 
-  /** Connects now, if it is not connected. */
+  /** Connects now. A connection that is there may have died unnoticed while the page slept: it has to answer. */
   wake() {
-    if (!this.link) this.#connect();
+    const link = this.link;
+    if (!link) return this.#connect();
+    if (!this.isOpen) return;
+    const before = link.socket.traffic.framesIn;
+    this.#call('ping', { channel: ROOT }).catch(() => {});
+    setTimeout(() => {
+      if (this.link === link && link.socket.traffic.framesIn === before) this.#lost();
+    }, PATIENCE);
   }
 
   /** Cuts the link, as a bad network would. */
@@ -65,16 +77,22 @@ export class AhpClient extends EventTarget {
     return this.link?.limits() ?? null;
   }
 
-  /** Large messages that are under way. @returns {{direction: 'in' | 'out', done: number, total: number, segments: number, begun: number}[]} */
+  /** Large messages that are under way, or were until a moment ago. @returns {import('./socket.js').Transfer[]} */
   transfers() {
     this.link?.count();
-    return [...(this.link?.transfers.values() ?? [])];
+    return this.link?.recent() ?? [];
   }
 
   /** @param {string} method @param {any} params @returns {Promise<any>} */
   async request(method, params) {
-    await this.ready();
-    return this.#call(method, params);
+    for (let attempt = 1; ; attempt += 1) {
+      await this.ready();
+      try {
+        return await this.#call(method, params);
+      } catch (error) {
+        if (!(error instanceof LinkLost) || !READS.has(method) || attempt >= ATTEMPTS) throw error;
+      }
+    }
   }
 
   /** @param {string} channel @param {any} action */
@@ -115,6 +133,8 @@ export class AhpClient extends EventTarget {
       this.followed.add(channel);
       if (snapshot) this.#snapshot(snapshot);
     } catch {
+      // Whoever asked still waits for a snapshot, which comes with another subscription.
+      this.followed.delete(channel);
       if (this.isOpen) for (const subscriber of this.subscribers.get(channel) ?? []) subscriber.gone?.();
     }
   }
@@ -154,7 +174,7 @@ export class AhpClient extends EventTarget {
           for (const subscriber of this.subscribers.get(channel) ?? []) subscriber.gone?.();
         }
         const [actions, bytes] = [result.actions?.length ?? 0, this.traffic.counters('ahp').bytesIn - before];
-        this.lastReconnect = { actions, bytes, milliseconds: performance.now() - begun, snapshot: Boolean(result.snapshots) };
+        this.traffic.reconnects.set('ahp', { actions, bytes, milliseconds: performance.now() - begun, snapshot: Boolean(result.snapshots) });
       }
     } catch (error) {
       // A host that was started anew does not know this client: it begins again.
@@ -169,9 +189,6 @@ export class AhpClient extends EventTarget {
     for (const { resolve } of this.waiting.splice(0)) resolve();
     this.dispatchEvent(new Event('link'));
   }
-
-  /** @type {{actions: number, bytes: number, milliseconds: number, snapshot: boolean} | null} */
-  lastReconnect = null;
 
   /** @param {string} method @param {any} params @returns {Promise<any>} */
   #call(method, params) {
@@ -226,7 +243,7 @@ export class AhpClient extends EventTarget {
       link.socket.onopen = link.socket.onmessage = link.socket.onclose = null;
       link.socket.close();
     }
-    for (const { reject } of this.calls.values()) reject(new Error('The connection was lost. Try again.'));
+    for (const { reject } of this.calls.values()) reject(new LinkLost());
     this.calls.clear();
     this.dispatchEvent(new Event('link'));
   }
@@ -238,5 +255,12 @@ export class AhpClient extends EventTarget {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.#connect(), this.pause * (0.75 + Math.random() / 2));
     this.pause = Math.min(this.pause * 2, LAST_PAUSE);
+  }
+}
+
+/** The link was lost before the answer to a request came. */
+class LinkLost extends Error {
+  constructor() {
+    super('The connection was lost. Try again.');
   }
 }

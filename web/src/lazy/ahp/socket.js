@@ -8,7 +8,10 @@ const HARMLESS = /^close-(normal|peer|restart|program)$/;
 /** Longer frames would keep the page from drawing while they are read: longer messages come in segments. */
 const MAX_FRAME_BYTES = 256 * 1024;
 
-/** @typedef {{direction: 'in' | 'out', done: number, total: number, segments: number, begun: number}} Transfer */
+/** How long a large message is shown after its end, so that one sees a fast one too. */
+const SHOWN = 4_000;
+
+/** @typedef {{direction: 'in' | 'out', done: number, total: number, segments: number, begun: number, ended: number | null}} Transfer */
 /** @typedef {import('../../../vendor/lazy/segments.js').SegmentedSocket} SegmentedSocket */
 
 export class AhpSocket {
@@ -25,7 +28,10 @@ export class AhpSocket {
     this.counted = {};
     this.socket = segmented(new WebSocket(address), { maxFrameBytes: MAX_FRAME_BYTES });
     this.socket.addEventListener('progress', (event) => this.#progress(event.detail));
-    this.socket.addEventListener('done', ({ detail: { direction, id } }) => void this.transfers.delete(direction + id));
+    this.socket.addEventListener('done', ({ detail: { direction, id } }) => {
+      const transfer = this.transfers.get(direction + id);
+      if (transfer) Object.assign(transfer, { done: transfer.total, ended: performance.now() });
+    });
     this.socket.addEventListener('close', () => this.count());
   }
 
@@ -53,6 +59,14 @@ export class AhpSocket {
   #progress({ direction, id, done, total }) {
     const known = this.transfers.get(direction + id);
     const begun = known?.begun ?? performance.now();
-    this.transfers.set(direction + id, { direction, done, total, segments: (known?.segments ?? 0) + 1, begun });
+    if (!known) this.recent();
+    this.transfers.set(direction + id, { direction, done, total, segments: (known?.segments ?? 0) + 1, begun, ended: null });
+  }
+
+  /** Large messages that are under way, or ended a moment ago. Forgets older ones. */
+  recent() {
+    const now = performance.now();
+    for (const [key, { ended }] of this.transfers) if (ended !== null && now - ended > SHOWN) this.transfers.delete(key);
+    return [...this.transfers.values()];
   }
 }

@@ -50,17 +50,22 @@ export class Approvals {
 
   /** @param {Permission} permission */
   #card(permission) {
-    const { title, description, toolName, toolInput, options } = permission;
+    const { toolName, options } = permission;
+    const input = inputText(permission.toolInput);
+    // Some agents say the command in all of these. It is shown once, below.
+    const title = permission.title && permission.title !== input ? permission.title : `Allow ${toolName}?`;
+    const isNew = permission.description && permission.description !== input && permission.description !== permission.title;
+    const description = isNew ? permission.description : permission.title ? '' : `The agent wants to use ${toolName}.`;
     const left = h('span', { class: 'deadline muted', 'aria-live': 'off' });
-    const card = h('div', { class: 'approval', role: 'group', 'aria-label': `Approval: ${title ?? toolName}` });
+    const card = h('div', { class: 'approval', role: 'group', 'aria-label': `Approval: ${title}` });
     const button = (/** @type {Decision} */ decision, /** @type {string} */ label, /** @type {string} */ look, /** @type {string | null} */ key) =>
       h('button', { type: 'button', class: look, 'aria-keyshortcuts': key, click: () => void this.#decide(permission, decision, card) }, label);
     const labelOf = (/** @type {Decision} */ decision, /** @type {string} */ usual) => options.find((option) => option.decision === decision)?.label ?? usual;
     const canAlways = options.some((option) => option.decision === 'always');
     card.append(
-      h('div', { class: 'approval-head' }, icon('shield'), h('strong', {}, title ?? toolName), h('code', { class: 'approval-hint' }, inputText(toolInput).split('\n', 1)[0]), left),
-      h('div', { class: 'markdown' }, ...markdown(description ?? `The agent wants to use ${toolName}.`)),
-      h('pre', { tabindex: 0, role: 'region', 'aria-label': 'What it would do' }, inputText(toolInput)),
+      h('div', { class: 'approval-head' }, icon('shield'), h('strong', {}, title), h('code', { class: 'approval-hint' }, input.split('\n', 1)[0]), left),
+      ...(description ? [h('div', { class: 'markdown' }, ...markdown(description))] : []),
+      h('pre', { tabindex: 0, role: 'region', 'aria-label': 'What it would do' }, input),
       h(
         'div',
         { class: 'approval-buttons' },

@@ -51,7 +51,6 @@ for (const [device, screen] of Object.entries({ laptop: LAPTOP, phone: PHONE }))
       await page.waitForFunction(() => !document.querySelector('dialog button[type=submit]').disabled);
       await look('new-session');
       await page.keyboard.press('Escape');
-      if (isPhone) await page.locator('.veil').click({ position: { x: 360, y: 400 } });
       await begin(page);
       await look('empty');
 

@@ -4,13 +4,15 @@ use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::interop::once;
+use crate::interop::{self, once};
 use crate::run::{Failure, cargo, must, root};
 use crate::tools;
 
 /// Tests the page alone.
 pub(crate) fn run() -> Result<(), Failure> {
     install()?;
+    // The agents that the page drives.
+    interop::install()?;
     check()?;
     must(&mut cargo("build --package breakbulk-cli"))?;
     browse()

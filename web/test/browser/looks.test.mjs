@@ -51,6 +51,7 @@ for (const [device, screen] of Object.entries({ laptop: LAPTOP, phone: PHONE }))
       await page.waitForFunction(() => !document.querySelector('dialog button[type=submit]').disabled);
       await look('new-session');
       await page.keyboard.press('Escape');
+      if (isPhone) await page.locator('.sidebar').waitFor({ state: 'hidden' });
       await begin(page);
       await look('empty');
 

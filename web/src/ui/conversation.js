@@ -62,7 +62,8 @@ export class Conversation {
     const { session, list } = this;
     const { messages, current, running, state, error } = session.state;
     const all = current ? [...messages, current] : messages;
-    if (this.from === null || this.from > all.length) this.from = Math.max(0, all.length - PAGE);
+    // While a snapshot arrives, its end moves.
+    if (this.from === null || !session.isLoaded || this.from > all.length) this.from = Math.max(0, all.length - PAGE);
     // Whoever follows the end sees it, and not what was above: the window moves along.
     if (this.follows && all.length - this.from > 3 * PAGE) this.from = all.length - PAGE;
     show(this.earlier, this.from > 0);

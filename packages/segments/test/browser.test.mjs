@@ -79,3 +79,50 @@ test('a page is disconnected from a peer that breaks a rule, and lives', { timeo
   assert.deepEqual(names, ['too-deep', 'frame-too-large', 'uninvited-segment']);
   assert.deepEqual(codes, [4400, 4009, 4400]);
 });
+
+test('a page lives through floods of groups and of segments of one byte, in bounded memory', { timeout: 90_000 }, async (t) => {
+  const server = new WebSocketServer({ host: '127.0.0.1', port: 0 });
+  await new Promise((done) => server.on('listening', done));
+  const { page, end } = await openPage();
+  t.after(async () => {
+    await end();
+    server.close();
+  });
+  const segment = (group, index, total, data) =>
+    `{"jsonrpc":"2.0","method":"ahp/messageSegment","params":{"groupId":"${group}","index":${index},"total":${total},"data":"${data}"}}`;
+  server.on('connection', (socket, { url }) => {
+    socket.on('error', () => {});
+    socket.on('message', (text) => {
+      socket.send(`{"jsonrpc":"2.0","id":${JSON.parse(text).id},"result":{"protocolVersion":"1.0.0"}}`);
+      if (url === '/groups') for (let group = 0; group < 20_000; group += 1) socket.send(segment(`g${group}`, 0, 2, 'ew=='));
+      if (url !== '/bytes') return;
+      for (let group = 0; group < 8; group += 1) for (let index = 0; index < 20_000; index += 1) socket.send(segment(`g${group}`, index, 65_535, index ? 'IA==' : 'ew=='));
+      socket.send('{"jsonrpc":"2.0","method":"last"}');
+    });
+  });
+  const session = await page.context().newCDPSession(page);
+  const heap = async () => {
+    await session.send('HeapProfiler.collectGarbage');
+    return (await session.send('Runtime.getHeapUsage')).usedSize;
+  };
+  const open = (path) =>
+    page.evaluate(
+      async (url) => {
+        const { segmented } = await import('/segments.js');
+        const socket = (window.socket = segmented(new WebSocket(url)));
+        const isOver = new Promise((done) => socket.addEventListener('close', done));
+        socket.onopen = () => socket.send('{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersions":["1.0.0"],"clientId":"c"}}');
+        const isLast = new Promise((done) => (socket.onmessage = ({ data }) => data.includes('"last"') && done()));
+        await Promise.race([isOver, isLast]);
+        return socket.closeReason?.name ?? 'open';
+      },
+      `ws://127.0.0.1:${server.address().port}${path}`,
+    );
+  assert.equal(await open('/groups'), 'too-many-groups');
+  const before = await heap();
+  assert.equal(await open('/bytes'), 'open');
+  const grown = (await heap()) - before;
+  t.diagnostic(`160,000 segments of one byte in 8 groups: ${grown} bytes are held`);
+  assert.ok(grown < 4e6, `${grown} bytes are held`);
+  assert.equal(await page.evaluate(() => 1 + 1), 2);
+});

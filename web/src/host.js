@@ -3,6 +3,7 @@
  * the page is there.
  */
 
+import { requestIdle } from './ui/dom.js';
 import { pathOf, uriOf } from './ui/format.js';
 import { randomId } from './ids.js';
 
@@ -31,8 +32,7 @@ export class Host extends EventTarget {
 
   /** The host can be reached (again): connects when the page has nothing more urgent to do. */
   wake() {
-    const idle = window.requestIdleCallback ?? ((/** @type {() => void} */ run) => setTimeout(run, 200));
-    idle(() => void this.ahp().then((client) => client.wake(), () => {}));
+    requestIdle(() => void this.ahp().then((client) => client.wake(), () => {}));
   }
 
   /** @returns {Promise<AhpClient>} */

@@ -11,7 +11,7 @@ import { ChatTabs } from './chat_tabs.js';
 import { Composer } from './composer.js';
 import { Conversation } from './conversation.js';
 import { Drawer } from './drawer.js';
-import { h, eachFrame, setText, show } from './dom.js';
+import { h, eachFrame, requestIdle, setText, show } from './dom.js';
 import { icon } from './icons.js';
 import { NewSessionDialog } from './new_session.js';
 import { Sidebar } from './sidebar.js';
@@ -19,6 +19,15 @@ import { notify, settings } from './settings.js';
 import { shortPath } from './format.js';
 import { Toasts } from './toast.js';
 import { tokenForm } from './token_form.js';
+
+/** What is loaded when it is first needed, or when there is nothing else to do. The terminal is large, and waits until it is opened. */
+const load = {
+  changes: () => import('../lazy/changes.js'),
+  chats: () => import('../lazy/chats.js'),
+  files: () => import('../lazy/files.js'),
+  result: () => import('../lazy/result.js'),
+  wire: () => import('../lazy/wire.js'),
+};
 
 /** So many sessions are followed at once; the one that was opened first goes. */
 const MAX_FOLLOWED = 12;
@@ -90,7 +99,11 @@ export class App {
     });
     connection.addEventListener('failed', (event) => this.toasts.say(/** @type {CustomEvent} */ (event).detail.error));
     connection.addEventListener('phase', () => {
-      if (connection.phase === 'open') this.host.wake();
+      if (connection.phase === 'open') {
+        this.host.wake();
+        // A panel that is there opens at once, also while the host cannot be reached.
+        requestIdle(() => Object.values(load).forEach((one) => one().catch(() => {})));
+      }
       this.update();
     });
     this.host.addEventListener('sessions', () => connection.list());
@@ -157,7 +170,7 @@ export class App {
     this.known = null;
     this.chats.clear();
     const ahp = await this.host.ahp().catch(() => null);
-    const { followChats } = await import('../lazy/chats.js');
+    const { followChats } = await load.chats();
     if (!ahp || this.shown?.parent !== parent) return;
     this.leaveChats();
     this.leaveChats = followChats(ahp, parent, (chats, main) => {
@@ -363,7 +376,7 @@ export class App {
   /** @param {string} title @param {string} url */
   async #openResult(title, url) {
     await this.drawer.showOther('result', async () => {
-      const { resultPanel } = await import('../lazy/result.js');
+      const { resultPanel } = await load.result();
       return resultPanel(title, url, this.connection.token);
     });
   }
@@ -371,14 +384,14 @@ export class App {
   /** @param {import('./drawer.js').TabName} name @returns {Promise<import('./drawer.js').Panel>} */
   async #panel(name) {
     if (name === 'wire') {
-      const { wirePanel } = await import('../lazy/wire.js');
+      const { wirePanel } = await load.wire();
       return wirePanel(this.traffic, this.connection, this.host);
     }
     const session = this.shown?.session;
     if (!session) throw new Error('Open a session first.');
     const ahp = await this.host.ahp();
-    if (name === 'changes') return (await import('../lazy/changes.js')).changesPanel(ahp, session, this.shown?.parent ?? session.id);
-    if (name === 'files') return (await import('../lazy/files.js')).filesPanel(ahp, session, this.connection.token);
+    if (name === 'changes') return (await load.changes()).changesPanel(ahp, session, this.shown?.parent ?? session.id);
+    if (name === 'files') return (await load.files()).filesPanel(ahp, session, this.connection.token);
     return (await import('../lazy/terminal.js')).terminalPanel(ahp, session, this.shown?.parent ?? session.id);
   }
 

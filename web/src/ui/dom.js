@@ -50,3 +50,9 @@ export function eachFrame(draw) {
     });
   };
 }
+
+/** Calls when the page has nothing more urgent to do. @param {() => void} run */
+export function requestIdle(run) {
+  if (window.requestIdleCallback) window.requestIdleCallback(() => run());
+  else setTimeout(run, 200);
+}

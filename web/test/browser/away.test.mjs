@@ -38,6 +38,8 @@ for (const sign of ['visibilitychange', 'online', 'resume']) {
       await page.locator('.entries').waitFor();
       await say(page, `/slow ${'Nobody closed the door. '.repeat(8)}`);
       await page.locator('.message.agent .markdown').waitFor();
+      // The panels are loaded when the page is idle: what comes over HTTP is lost, too.
+      await page.waitForFunction(() => ['changes', 'diff'].every((name) => performance.getEntriesByType('resource').some((one) => one.name.endsWith(`/src/lazy/${name}.js`))));
       network.lose();
       await page.waitForTimeout(300);
       const seen = await page.locator('.message.agent').last().innerText();

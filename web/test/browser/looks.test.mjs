@@ -10,7 +10,7 @@ import { Host, assertAccessible, begin, closeBrowser, message, openPage, say, sh
 /** @type {Host} */
 let host;
 before(async () => {
-  host = await Host.start(['--demo-pace', '2ms', '--demo-slow-pace', '25ms']);
+  host = await Host.start(['--demo-pace', '2ms', '--demo-slow-pace', '250ms']);
 });
 after(async () => {
   await closeBrowser();
@@ -63,15 +63,19 @@ for (const [device, screen] of Object.entries({ laptop: LAPTOP, phone: PHONE }))
       await page.locator('input[type=file]').setInputFiles({ name: 'dot.png', mimeType: 'image/png', buffer: PNG });
       await page.getByRole('img', { name: 'dot.png' }).waitFor();
       await look('streaming');
-      await page.getByRole('button', { name: 'Queue' }).click();
-      await turns(page, 3);
+      await page.getByRole('button', { name: 'Interrupt' }).click();
+      await page.locator('.turn-end').getByText('Stopped').waitFor();
+      await turns(page, 2);
+      // What was queued has come back.
+      assert.match(await message(page).inputValue(), /^And then the next thing/);
+      await message(page).fill('');
       await look('answers');
 
       await say(page, '/run echo a-word-that-is-so-long-that-it-does-not-fit-the-width-of-any-phone-that-was-ever-made');
       await page.locator('.approval').waitFor();
       await look('approval');
       await page.locator('.approval').getByRole('button', { name: 'Allow' }).click();
-      await turns(page, 4);
+      await turns(page, 3);
       await page.locator('.tool summary').click();
       await page.locator('.tool-part').nth(1).waitFor();
       await look('call');
@@ -82,9 +86,9 @@ for (const [device, screen] of Object.entries({ laptop: LAPTOP, phone: PHONE }))
         await page.locator('.approval').first().getByRole('button', { name: left === 1 ? 'Deny' : 'Allow' }).click();
         await page.waitForFunction((wanted) => document.querySelectorAll('.approval').length <= wanted, left);
       }
-      await turns(page, 5);
+      await turns(page, 4);
       await say(page, '/fail');
-      await turns(page, 6);
+      await turns(page, 5);
       await look('failure');
 
       await page.getByRole('button', { name: 'More' }).click();

@@ -388,7 +388,7 @@ test('the keyboard is enough', async () => {
   await page.keyboard.press('Enter');
   await page.locator('.chat-tabs button').nth(1).waitFor();
   await turns(page, 1);
-  await page.keyboard.type('/slow Something that takes a while');
+  await page.keyboard.insertText(`/slow ${'Something that takes a while. '.repeat(100)}`);
   await page.keyboard.press('Enter');
   await page.getByRole('button', { name: 'Stop the agent' }).waitFor();
   await page.keyboard.press('Escape');
@@ -444,7 +444,7 @@ test('a picture is attached, shown, and sent', async () => {
   await page.reload();
   await page.locator('.message.user .chip').getByText('image 1').waitFor();
   // A picture can be said instead of what is running, too.
-  await say(page, `/slow ${'A long voyage. '.repeat(30)}`);
+  await say(page, `/slow ${'A long voyage. '.repeat(300)}`);
   await page.getByRole('button', { name: 'Stop the agent' }).waitFor();
   await page.locator('input[type=file]').setInputFiles({ name: 'dot.png', mimeType: 'image/png', buffer: png });
   await message(page).fill('No, look at this');
@@ -516,7 +516,7 @@ test('earlier messages come when one scrolls up, and what one reads stays where 
 test('prompts wait in the queue, and an interrupt gives them back', async () => {
   const page = await openPage(host.ready.page);
   await begin(page);
-  await say(page, `/slow ${'A long voyage. '.repeat(30)}`);
+  await say(page, `/slow ${'A long voyage. '.repeat(300)}`);
   await page.getByRole('button', { name: 'Stop the agent' }).waitFor();
   await say(page, 'The next thing');
   await page.locator('.queue').getByText('The next thing').waitFor();

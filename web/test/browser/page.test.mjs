@@ -171,6 +171,23 @@ test('a stream of hundreds of events a second is drawn once a frame', async (t) 
   await assertComplete(host, page);
 });
 
+test('the first line of an answer stays where it is while the rest comes', async () => {
+  const page = await openPage(host.ready.page);
+  await begin(page);
+  await page.evaluate(() => {
+    window.places = new Set();
+    const look = () => {
+      const line = document.querySelector('.message.agent .markdown p');
+      if (line) window.places.add(Math.round(line.getBoundingClientRect().top));
+      requestAnimationFrame(look);
+    };
+    look();
+  });
+  await say(page, '/slow Hello');
+  await turns(page, 1);
+  assert.equal(await page.evaluate(() => window.places.size), 1);
+});
+
 test('at more than 200 events a second the page is never busy for long', async (t) => {
   const page = await openPage('');
   const events = 2_000;

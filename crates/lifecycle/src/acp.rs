@@ -15,10 +15,11 @@
 //! | `tool_call` | a block with the call; its input is whole when an update brings `rawInput`, or when the call goes on without it |
 //! | `tool_call_update` `in_progress`, content | the call runs, unless somebody is still asked about it; its output so far |
 //! | `tool_call_update` `completed`, `failed` | the result of the call |
-//! | `session/request_permission` | [`Event::ToolAsked`]; [`answer`](Translator::answer) gives the agent's own option |
+//! | `session/request_permission` | [`Event::ToolAsked`]; [`answer`](Translator::answer) gives the agent's own option. Without `rawInput`, what the agent shows of the call is its input |
 //! | `plan` | a call named `plan`, whose output is the plan as a list; it ends with the turn |
 //! | commands, mode, options, title | a [`SessionSignal`] |
 //! | what comes while no prompt is open | dropped and counted: an agent that loads a session tells its history again |
+//! | what belongs to the turn before, which was cancelled | dropped and counted: some agents answer the prompt before they stop |
 //!
 //! A [`Connection`] is one run of such an agent: it opens the session, and has a [`Translator`] for its updates.
 //!
@@ -28,7 +29,7 @@ mod connection;
 mod content;
 mod permission;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use agent_client_protocol_schema::v1::{
     AvailableCommand, ContentChunk, Plan, PlanEntryStatus, RequestPermissionOutcome, RequestPermissionRequest,
@@ -37,12 +38,17 @@ use agent_client_protocol_schema::v1::{
 };
 use serde_json::Value;
 
-pub use self::connection::{Connection, ConnectionSignal, HostRequest, Offers, Opened, Opening, PromptError, RpcError};
+pub use self::connection::{
+    AgentModel, Connection, ConnectionSignal, HostRequest, Offers, Opened, Opening, PromptError, RpcError,
+};
 use self::permission::Options;
 use crate::{Answer, BlockKind, BlockType, Call, Content, Ending, Event, Failure, Id, Outcome, ToolResult, Usage};
 
 /// The name of the call that shows the agent's plan.
 const PLAN: &str = "plan";
+
+/// The input of a call of which the agent tells none.
+const NO_INPUT: &str = "{}";
 
 /// What a translator may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +90,8 @@ pub struct Translator {
     events: VecDeque<Event>,
     signals: VecDeque<SessionSignal>,
     strays: u64,
+    /// The turn before, if it was cancelled.
+    cancelled: Option<CancelledTurn>,
     /// The cost of the session before this turn, as the agent reckons it.
     cost_before_micros: u64,
     /// The cost of the session so far, if the agent reckons it.
@@ -119,9 +127,30 @@ struct CallState {
     block: Id,
     title: String,
     input: InputState,
+    /// What the agent has shown of the call before it ran, while its input is open.
+    shown: Option<String>,
     stage: CallStage,
     content: Vec<Content>,
+    content_stage: ContentStage,
     raw_output: Option<Value>,
+}
+
+/// When an agent has told the content of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ContentStage {
+    /// Before the call ran: its texts say what it is about to do.
+    Preview,
+    /// While it ran or at its end: they are its output.
+    Output,
+}
+
+/// What is known of a turn that was cancelled: some agents go on telling what belongs to it while they work on the next prompt.
+#[derive(Debug)]
+struct CancelledTurn {
+    /// The agent's own name for the message that was open.
+    message: Option<String>,
+    /// The calls that were open.
+    calls: HashSet<Id>,
 }
 
 /// Whether the input of a call is whole.
@@ -155,6 +184,7 @@ impl Translator {
             events: VecDeque::new(),
             signals: VecDeque::new(),
             strays: 0,
+            cancelled: None,
             cost_before_micros: 0,
             cost_micros: None,
         }
@@ -170,7 +200,7 @@ impl Translator {
         self.signals.pop_front()
     }
 
-    /// How many updates came while no prompt was open, and were dropped.
+    /// How many updates came while no prompt was open, or belonged to a turn that was cancelled. They were dropped.
     #[must_use]
     pub const fn strays(&self) -> u64 {
         self.strays
@@ -221,7 +251,7 @@ impl Translator {
                 }
             }
             SessionUpdate::UsageUpdate(update) => self.usage(&update),
-            _ if self.turn.is_none() => self.strays = self.strays.saturating_add(1),
+            update if self.turn.is_none() || self.is_late(&update) => self.strays = self.strays.saturating_add(1),
             SessionUpdate::AgentMessageChunk(chunk) => self.chunk(chunk, BlockType::Text),
             SessionUpdate::AgentThoughtChunk(chunk) => self.chunk(chunk, BlockType::Thinking),
             SessionUpdate::ToolCall(call) => self.tool_call(call),
@@ -239,6 +269,22 @@ impl Translator {
         }
     }
 
+    /// Whether an update belongs to the turn before, which was cancelled.
+    fn is_late(&self, update: &SessionUpdate) -> bool {
+        let Some(cancelled) = &self.cancelled else { return false };
+        match update {
+            SessionUpdate::AgentMessageChunk(chunk) | SessionUpdate::AgentThoughtChunk(chunk) => {
+                let given = chunk.message_id.as_ref().map(|id| &*id.0);
+                given.is_some() && given == cancelled.message.as_deref()
+            }
+            SessionUpdate::ToolCallUpdate(update) => {
+                let is_known = |turn: &ActivePrompt| turn.calls.contains_key(&*update.tool_call_id.0);
+                cancelled.calls.contains(&*update.tool_call_id.0) && !self.turn.as_ref().is_some_and(is_known)
+            }
+            _ => false,
+        }
+    }
+
     /// The agent asks whether a call may go on. Returns whether somebody is asked; if not, it is refused.
     pub fn ask(&mut self, request: RequestPermissionRequest) -> bool {
         if self.turn.is_none() || self.asks.len() >= self.limits.max_asks {
@@ -251,7 +297,7 @@ impl Translator {
         if call.stage == CallStage::Ended {
             return false;
         }
-        call.end_input(None, &mut self.events);
+        call.end_input_for_ask(&mut self.events);
         let options = Options::new(request.options);
         self.events.push_back(Event::ToolAsked { tool: tool.clone(), ask: options.ask(&call.title) });
         self.asks.insert(tool, options);
@@ -297,6 +343,7 @@ impl Translator {
     fn finish(&mut self, outcome: Outcome) {
         let Some(mut turn) = self.turn.take() else { return };
         self.asks.clear();
+        self.cancelled = (outcome == Outcome::Cancelled).then(|| turn.cancelled());
         turn.end_message(&mut self.events);
         if turn.has_plan {
             let tool = turn.plan_call();
@@ -362,6 +409,14 @@ impl Translator {
         let (status, is_asked) = (fields.status, self.asks.contains_key(&tool));
         let has_content = fields.content.is_some();
         if let Some(content) = fields.content {
+            let is_preview = matches!(fields.status, None | Some(ToolCallStatus::Pending));
+            call.content_stage = match call.stage {
+                CallStage::Pending | CallStage::Waiting if is_preview => ContentStage::Preview,
+                _ => ContentStage::Output,
+            };
+            if call.stage == CallStage::Pending && call.input != InputState::Whole {
+                call.shown = content::as_input(&content);
+            }
             call.content = content.into_iter().flat_map(content::of_tool).collect();
         }
         match status {
@@ -386,7 +441,7 @@ impl Translator {
             turn.begin_call(Call::new(tool.clone(), PLAN, "Plan"), &mut self.events);
         }
         let Some(call) = turn.calls.get_mut(&tool) else { return };
-        call.end_input(Some("{}".to_owned()), &mut self.events);
+        call.end_input(Some(NO_INPUT.to_owned()), &mut self.events);
         call.run(&tool, &mut self.events);
         call.content = vec![Content::Text(plan_text(plan))];
         self.events.push_back(Event::ToolOutput { tool, content: call.content.clone() });
@@ -413,6 +468,10 @@ impl ActivePrompt {
         if self.message.as_ref().is_some_and(|message| is_other(message) || has_called(message)) {
             self.end_message(events);
         }
+        // Some agents begin each message so, also one that has only calls.
+        if text.is_empty() {
+            return;
+        }
         let message = self.open_message(given, events);
         if message.block.as_ref().is_some_and(|(_, open)| *open != kind) {
             message.end_block(events);
@@ -428,9 +487,7 @@ impl ActivePrompt {
                 block
             }
         };
-        if !text.is_empty() {
-            events.push_back(Event::BlockDelta { message: name, block, kind, text });
-        }
+        events.push_back(Event::BlockDelta { message: name, block, kind, text });
     }
 
     /// A call begins, in the open message or in a new one.
@@ -446,8 +503,10 @@ impl ActivePrompt {
             block,
             title,
             input: InputState::Open { announced: None },
+            shown: None,
             stage: CallStage::Pending,
             content: Vec::new(),
+            content_stage: ContentStage::Preview,
             raw_output: None,
         };
         self.calls.insert(tool, state);
@@ -476,6 +535,13 @@ impl ActivePrompt {
         events.push_back(Event::MessageEnded { message: message.message });
     }
 
+    /// What is open of it now.
+    fn cancelled(&self) -> CancelledTurn {
+        let open = self.calls.iter().filter(|(_, call)| call.stage != CallStage::Ended);
+        let calls = open.map(|(tool, _)| tool.clone()).collect();
+        CancelledTurn { message: self.message.as_ref().and_then(|message| message.given.clone()), calls }
+    }
+
     fn plan_call(&self) -> Id {
         Id::from(format!("{}-{PLAN}", self.turn))
     }
@@ -499,9 +565,18 @@ impl CallState {
     /// The input is whole, or the call goes on without one.
     fn end_input(&mut self, input: Option<String>, events: &mut VecDeque<Event>) {
         if let InputState::Open { announced } = std::mem::replace(&mut self.input, InputState::Whole) {
-            let input = Some(input.or(announced).unwrap_or_else(|| "{}".to_owned()));
+            self.shown = None;
+            let input = Some(input.or(announced).unwrap_or_else(|| NO_INPUT.to_owned()));
             events.push_back(Event::BlockEnded { message: self.message.clone(), block: self.block.clone(), input });
         }
+    }
+
+    /// The same, if somebody is asked now. Some agents tell no input, but show what they are about to do: whoever is asked has to
+    /// see it.
+    fn end_input_for_ask(&mut self, events: &mut VecDeque<Event>) {
+        let has_input = matches!(&self.input, InputState::Open { announced: Some(input) } if input != NO_INPUT);
+        let shown = self.shown.take().filter(|_| !has_input);
+        self.end_input(shown, events);
     }
 
     fn run(&mut self, tool: &Id, events: &mut VecDeque<Event>) {
@@ -533,9 +608,10 @@ impl CallState {
     fn over(&mut self, tool: &Id, success: bool, events: &mut VecDeque<Event>) {
         self.stage = CallStage::Ended;
         let mut content = std::mem::take(&mut self.content);
-        if content.is_empty()
+        if (content.is_empty() || self.content_stage == ContentStage::Preview)
             && let Some(output) = self.raw_output.take()
         {
+            content.retain(|piece| !matches!(piece, Content::Text(_)));
             content.push(Content::Text(content::value_text(output)));
         }
         let error = (!success).then(|| content::first_text(&content).unwrap_or("The call failed.").to_owned());

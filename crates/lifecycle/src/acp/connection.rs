@@ -19,7 +19,8 @@ use agent_client_protocol_schema::v1::{
     RequestPermissionOutcome, RequestPermissionRequest, RequestPermissionResponse, ResourceLink, ResumeSessionRequest,
     SessionConfigKind, SessionConfigOption, SessionConfigOptionCategory, SessionConfigOptionValue, SessionId,
     SessionModeState, SessionNotification, SetSessionConfigOptionRequest, SetSessionConfigOptionResponse,
-    SetSessionModeRequest, TerminalOutputRequest, TextContent, WaitForTerminalExitRequest, WriteTextFileRequest,
+    SetSessionModeRequest, StopReason, TerminalOutputRequest, TextContent, WaitForTerminalExitRequest,
+    WriteTextFileRequest,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -93,6 +94,19 @@ pub struct Opened {
     pub modes: Option<SessionModeState>,
     /// The options of the session: models, and others.
     pub options: Vec<SessionConfigOption>,
+    /// The models of an agent that has no option for them.
+    pub models: Vec<AgentModel>,
+}
+
+/// A model as agents told it before ACP had options of sessions. Some still do, the Gemini CLI among them.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentModel {
+    /// The agent's own name for it.
+    #[serde(rename = "modelId")]
+    pub id: String,
+    /// Its name, for people.
+    pub name: String,
 }
 
 /// What an agent wants its host to do.
@@ -158,6 +172,10 @@ pub struct Connection {
     modes: Option<SessionModeState>,
     /// The mode that the agent works in, as far as it has said so.
     mode: Option<String>,
+    /// The models of an agent that has no option for them.
+    models: Vec<AgentModel>,
+    /// The turn that the agent was asked to stop.
+    cancelled: Option<Id>,
     next_id: u64,
     pending: HashMap<u64, Pending>,
     /// Permission requests by their calls: the id that the agent gave to the request, as it wrote it.
@@ -244,6 +262,26 @@ struct Response<'a, R> {
     error: Option<RpcError>,
 }
 
+/// What the answer that opens a session says about models, beside what the protocol has today.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SessionModels {
+    models: AvailableModels,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AvailableModels {
+    available_models: Vec<AgentModel>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SetModelRequest {
+    session_id: SessionId,
+    model_id: String,
+}
+
 impl Connection {
     /// A connection to an agent that has just been started. Its first line is ready.
     #[must_use]
@@ -256,6 +294,8 @@ impl Connection {
             options: Vec::new(),
             modes: None,
             mode: None,
+            models: Vec::new(),
+            cancelled: None,
             next_id: 0,
             pending: HashMap::new(),
             permissions: HashMap::new(),
@@ -336,8 +376,9 @@ impl Connection {
 
     /// Asks the agent to stop. It still answers the prompt. Questions that are open are withdrawn, as the protocol wants.
     pub fn cancel(&mut self) {
-        let Phase::Open { session, prompt: Some(_) } = &self.phase else { return };
+        let Phase::Open { session, prompt: prompt @ Some(_) } = &self.phase else { return };
         let cancel = CancelNotification::new(session.clone());
+        self.cancelled.clone_from(prompt);
         self.write(&Outgoing { jsonrpc: "2.0", id: None, method: "session/cancel", params: cancel });
         for tool in self.permissions.keys().cloned().collect::<Vec<_>>() {
             self.answer(&tool, &Answer::Withdrawn);
@@ -374,9 +415,16 @@ impl Connection {
         true
     }
 
-    /// Changes the model, if the agent has an option for it. Returns whether it has.
+    /// Changes the model, if the agent has an option for it or lists it. Returns whether it does.
     pub fn set_model(&mut self, model: &str) -> bool {
-        self.set_category(&SessionConfigOptionCategory::Model, model)
+        let Phase::Open { session, .. } = &self.phase else { return false };
+        if !self.models.iter().any(|known| known.id == model) {
+            return self.set_category(&SessionConfigOptionCategory::Model, model);
+        }
+        let set = SetModelRequest { session_id: session.clone(), model_id: model.to_owned() };
+        let pending = Pending::Setting { kind: SettingKind::Model, what: format!("model {model}") };
+        self.request("session/set_model", &set, pending);
+        true
     }
 
     /// The process has ended, or was ended: a turn that is open ends with it.
@@ -620,14 +668,17 @@ impl Connection {
             (Ok(result), _) => result,
         };
         // What `session/load` and `session/resume` answer has the same fields, without the id.
-        let read = match (&self.opening.resume, method) {
+        let opened = match (&self.opening.resume, method) {
             (_, OpenMethod::New) | (None, _) => read::<NewSessionResponse>(result),
             (Some(token), _) => with_session(result, token),
         };
-        match read {
+        match opened {
             Ok(response) => {
                 self.modes = response.modes.clone();
                 self.options = response.config_options.clone().unwrap_or_default();
+                let has_option = self.options.iter().any(is_model);
+                let models = read::<SessionModels>(result).ok().filter(|_| !has_option);
+                self.models = models.map(|told| told.models.available_models).unwrap_or_default();
                 let mode = self.modes.as_ref().map(|modes| modes.current_mode_id.0.to_string());
                 self.mode = mode.or_else(|| current_mode(&self.options));
                 self.phase = Phase::Open { session: response.session_id, prompt: None };
@@ -637,6 +688,7 @@ impl Connection {
                     agent: self.agent.clone(),
                     modes: response.modes,
                     options: response.config_options.unwrap_or_default(),
+                    models: self.models.clone(),
                 })));
             }
             Err(error) => self.give_up(not_opened("the answer that should open a session", &error)),
@@ -669,6 +721,7 @@ impl Connection {
         if prompt.as_ref() == Some(turn) {
             *prompt = None;
         }
+        let is_cancelled = self.cancelled.take().as_ref() == Some(turn);
         for (_, id) in std::mem::take(&mut self.permissions) {
             self.reply(&id, Ok(RequestPermissionResponse::new(RequestPermissionOutcome::Cancelled)));
         }
@@ -679,6 +732,8 @@ impl Connection {
                 }
                 self.translator.end(response.stop_reason);
             }
+            // An agent should not answer a prompt that it stops with an error, but some do.
+            Err(_) if is_cancelled => self.translator.end(StopReason::Cancelled),
             Err(error) => self.translator.fail(Failure::new("agentError", error.message)),
         }
     }
@@ -727,6 +782,10 @@ fn current_mode(options: &[SessionConfigOption]) -> Option<String> {
         SessionConfigKind::Select(select) => Some(select.current_value.0.to_string()),
         _ => None,
     }
+}
+
+fn is_model(option: &SessionConfigOption) -> bool {
+    option.category == Some(SessionConfigOptionCategory::Model)
 }
 
 fn text(text: &str) -> ContentBlock {

@@ -5,7 +5,7 @@ use std::path::Path;
 use agent_client_protocol_schema::v1::{ContentBlock, EmbeddedResourceResource, ToolCallContent};
 use imara_diff::{Algorithm, Diff, InternedInput};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use crate::Content;
 
@@ -48,6 +48,27 @@ pub(super) fn of_tool(content: ToolCallContent) -> Option<Content> {
     }
 }
 
+/// What an agent shows of a call of which it tells no input, as a JSON text: the texts, and the edits with what they replace.
+pub(super) fn as_input(content: &[ToolCallContent]) -> Option<String> {
+    let (mut texts, mut edits) = (Vec::new(), Vec::new());
+    for piece in content {
+        match piece {
+            ToolCallContent::Content(content) => texts.push(as_text(content.content.clone())),
+            ToolCallContent::Diff(diff) => {
+                let mut edit = Map::from_iter([("path".to_owned(), json!(diff.path))]);
+                edit.extend(diff.old_text.as_ref().map(|text| ("oldText".to_owned(), json!(text))));
+                edit.insert("newText".to_owned(), json!(diff.new_text));
+                edits.push(Value::Object(edit));
+            }
+            _ => {}
+        }
+    }
+    let mut input = Map::new();
+    input.extend((!texts.is_empty()).then(|| ("text".to_owned(), json!(texts.join("\n")))));
+    input.extend((!edits.is_empty()).then(|| ("edits".to_owned(), Value::Array(edits))));
+    (!input.is_empty()).then(|| Value::Object(input).to_string())
+}
+
 fn of_block(block: ContentBlock) -> Option<Content> {
     match block {
         ContentBlock::Image(image) => Some(Content::Data { base64: image.data, mime: image.mime_type }),
@@ -80,8 +101,14 @@ fn file_uri(path: &Path) -> String {
     format!("file://{}", utf8_percent_encode(&path.to_string_lossy(), PATH))
 }
 
-/// A JSON value for people: a string as it is.
+/// The members of an object that is the output of a command which hold the output as a text, by what agents call them.
+const OUTPUT_TEXTS: [&str; 2] = ["formatted_output", "output"];
+
+/// A JSON value for people: a string as it is, and of an object that has its output as a text only that.
 pub(super) fn value_text(value: Value) -> String {
+    if let Some(text) = OUTPUT_TEXTS.into_iter().find_map(|name| value.get(name)?.as_str()) {
+        return text.to_owned();
+    }
     match value {
         Value::String(text) => text,
         value => value.to_string(),

@@ -375,3 +375,101 @@ fn a_call_that_fails_while_somebody_is_asked_has_not_run() {
     assert!(outline.contains(&"cancelled c".to_owned()), "{outline:?}");
     assert!(!outline.iter().any(|line| line.starts_with("started c")), "{outline:?}");
 }
+
+#[test]
+fn what_an_agent_shows_of_a_call_without_an_input_is_seen_by_whoever_is_asked() {
+    let input_of = |updates: &[Value], content: Value| {
+        let mut host = Host::prompted();
+        host.updates(updates);
+        let mut request = permission("c");
+        request["toolCall"]["content"] = content;
+        assert!(host.ask(&request));
+        host.acp.answer(&"c".into(), &Answer::yes());
+        host.updates(&[update("c", json!({"status": "completed", "content": []}))]);
+        host.end(StopReason::EndTurn);
+        host.assert_well_formed();
+        let inputs = host.events.iter().filter_map(|event| match event {
+            Event::BlockEnded { input: Some(input), .. } => Some(input.clone()),
+            _ => None,
+        });
+        inputs.collect::<Vec<_>>()
+    };
+    let diff = json!({"type": "diff", "path": "/w/a.txt", "oldText": "old", "newText": "new"});
+    let about = json!({"type": "content", "content": {"type": "text", "text": "in /w"}});
+    let shown = r#"{"text":"in /w","edits":[{"path":"/w/a.txt","oldText":"old","newText":"new"}]}"#;
+    assert_eq!(input_of(&[], json!([diff, about])), [shown]);
+    let mut announced = call("c");
+    announced["rawInput"] = json!({});
+    announced["status"] = json!("pending");
+    assert_eq!(input_of(&[announced], json!([diff, about])), [shown], "it is announced with nothing");
+    assert_eq!(input_of(&[call("c")], json!([diff, about])), [r#"{"path":"a.txt"}"#], "it has an input");
+    assert_eq!(input_of(&[], json!([])), ["{}"]);
+}
+
+#[test]
+fn a_chunk_without_text_begins_no_block_but_ends_the_message_before() {
+    let mut host = Host::prompted();
+    host.updates(&[text_of("m1", ""), text_of("m1", "a"), call("c"), update("c", json!({"status": "completed"}))]);
+    host.updates(&[text_of("m2", ""), call("d"), update("d", json!({"status": "completed"}))]);
+    host.end(StopReason::EndTurn);
+    host.assert_well_formed();
+    let outline = outline(&host);
+    let begun = |word: &str| outline.iter().filter(|line| line.starts_with(word)).cloned().collect::<Vec<_>>();
+    assert_eq!(begun("message"), ["message t1-m1", "message t1-m2"], "{outline:?}");
+    assert_eq!(begun("block"), ["block 0 Text", "block 1 ToolInput", "block 0 ToolInput"], "{outline:?}");
+}
+
+#[test]
+fn what_still_comes_of_a_cancelled_turn_is_not_said_in_the_next_one() {
+    let mut host = Host::prompted();
+    host.updates(&[text_of("m1", "old "), call("c"), text_of("m2", "old ")]);
+    host.end(StopReason::Cancelled);
+    host.acp.begin("t2".into());
+    host.updates(&[text_of("m2", "late "), update("c", json!({"status": "completed", "rawOutput": "late"}))]);
+    host.updates(&[text_of("m3", "new"), update("d", json!({"title": "New", "status": "completed"}))]);
+    // A name may be used again for a call of its own.
+    host.updates(&[call("c"), update("c", json!({"status": "completed"}))]);
+    host.end(StopReason::EndTurn);
+    host.assert_well_formed();
+    let outline = outline(&host);
+    let second = outline.iter().position(|line| line == "turn t2").expect("it began");
+    let said = |word: &str| outline[second..].iter().filter(|line| line.starts_with(word)).count();
+    assert_eq!(
+        (said("delta 0 late"), said("delta 0 new"), said("done c"), said("done d")),
+        (0, 1, 1, 1),
+        "{outline:?}"
+    );
+    assert_eq!(host.acp.strays(), 2);
+    // After a turn that was not cancelled, nothing is late.
+    host.acp.begin("t3".into());
+    host.update(&text_of("m3", "more"));
+    assert_eq!(host.acp.strays(), 2);
+}
+
+#[test]
+fn the_result_of_a_call_is_its_output_and_not_what_was_shown_before_it_ran() {
+    let result_of = |updates: &[Value]| {
+        let mut host = Host::prompted();
+        host.updates(updates);
+        host.end(StopReason::EndTurn);
+        host.assert_well_formed();
+        let ended = host.events.iter().find_map(|event| match event {
+            Event::ToolEnded { ending: Ending::Done(result), .. } => Some(result.content.clone()),
+            _ => None,
+        });
+        ended.expect("it ended")
+    };
+    let text = |text: &str| json!({"type": "content", "content": {"type": "text", "text": text}});
+    let shown = update(
+        "c",
+        json!({"status": "pending", "content": [text("Writes a.txt"), {"type": "diff", "path": "/w/a", "newText": "1\n"}]}),
+    );
+    let output = json!({"formatted_output": "done\n", "exit_code": 0});
+    let edit = Content::Edit { uri: "file:///w/a".into(), added: 1, removed: 0 };
+    let ended = update("c", json!({"status": "completed", "rawOutput": output}));
+    assert_eq!(result_of(&[shown.clone(), ended]), [edit.clone(), Content::Text("done\n".into())]);
+    let ended = update("c", json!({"status": "completed"}));
+    assert_eq!(result_of(&[shown.clone(), ended]), [Content::Text("Writes a.txt".into()), edit]);
+    let ended = update("c", json!({"status": "completed", "rawOutput": output, "content": [text("well")]}));
+    assert_eq!(result_of(&[shown, ended]), [Content::Text("well".into())]);
+}

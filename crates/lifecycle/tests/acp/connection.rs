@@ -233,6 +233,39 @@ fn modes_and_models_are_set_where_the_agent_has_them() {
 }
 
 #[test]
+fn models_that_an_agent_lists_are_set_where_it_has_no_option_for_them() {
+    let mut agent = Agent::start(Opening { cwd: "/w".into(), ..Opening::default() });
+    agent.answer("initialize", &json!({"protocolVersion": 1}));
+    let models = json!({"currentModelId": "a", "availableModels": [{"modelId": "a", "name": "A"}, {"modelId": "b", "name": "B"}]});
+    agent.answer("session/new", &json!({"sessionId": "s", "models": models}));
+    let Some(ConnectionSignal::Opened(opened)) = agent.0.poll_signal() else { panic!("not opened") };
+    assert_eq!(opened.models.iter().map(|model| &*model.id).collect::<Vec<_>>(), ["a", "b"]);
+    assert!(agent.0.set_model("b") && !agent.0.set_model("c"));
+    assert_eq!(agent.answer("session/set_model", &json!({})), json!({"sessionId": "s", "modelId": "b"}));
+}
+
+#[test]
+fn a_prompt_that_was_cancelled_and_is_answered_with_an_error_is_cancelled() {
+    for cancels in [true, false] {
+        let mut agent = Agent::opened(&json!({}));
+        agent.0.send("t".into(), prompt("hi")).expect("open");
+        let request = agent.next();
+        if cancels {
+            agent.0.cancel();
+            assert_eq!(agent.next()["method"], "session/cancel");
+        }
+        let error = json!({"code": -32_603, "message": "The operation was aborted"});
+        agent.say(&json!({"jsonrpc": "2.0", "id": request["id"], "error": error}));
+        let is_cancelled = matches!(agent.events().last(), Some(Event::TurnEnded { outcome: Outcome::Cancelled, .. }));
+        assert_eq!(is_cancelled, cancels);
+        agent.0.send("u".into(), prompt("hi")).expect("it is free");
+        agent.fail("session/prompt", -32_603);
+        let events = agent.events();
+        assert!(matches!(events.last(), Some(Event::TurnEnded { outcome: Outcome::Failed(_), .. })), "{events:?}");
+    }
+}
+
+#[test]
 fn another_version_of_the_protocol_is_refused_by_name() {
     let mut agent = Agent::start(Opening { cwd: "/w".into(), ..Opening::default() });
     agent.answer("initialize", &json!({"protocolVersion": 2}));

@@ -62,7 +62,11 @@ proptest! {
         let (mut turns, mut expected) = (1, String::new());
         for act in acts {
             match act {
-                Act::Update(update) => {
+                Act::Update(mut update) => {
+                    // No two messages of a session have one name.
+                    if let Some(message) = update["messageId"].as_str() {
+                        update["messageId"] = json!(format!("{turns}{message}"));
+                    }
                     if is_open && update["sessionUpdate"] == "agent_message_chunk" {
                         expected.push_str(update["content"]["text"].as_str().unwrap_or_default());
                     }

@@ -8,10 +8,16 @@ use breakbulk_lifecycle::{Answer, Checker, Event, ExitReason, Failure, Id, Outco
 use serde_json::Value;
 
 /// The recordings, by name. Several runs of a program follow each other, each after a line `!!! run`.
-const RECORDINGS: [(&str, &str); 3] = [
+const RECORDINGS: [(&str, &str); 9] = [
     ("echo", include_str!("../../fixtures/acp/echo-0.12.1.ndjson")),
     ("opencode, interrupt", include_str!("../../fixtures/acp/opencode-interrupt-1.18.33.ndjson")),
     ("opencode, tools", include_str!("../../fixtures/acp/opencode-tools-1.18.33.ndjson")),
+    ("claude-agent-acp, interrupt", include_str!("../../fixtures/acp/claude-agent-acp-interrupt-0.49.0.ndjson")),
+    ("claude-agent-acp, tools", include_str!("../../fixtures/acp/claude-agent-acp-tools-0.49.0.ndjson")),
+    ("codex-acp, interrupt", include_str!("../../fixtures/acp/codex-acp-interrupt-0.16.0.ndjson")),
+    ("codex-acp, tools", include_str!("../../fixtures/acp/codex-acp-tools-0.16.0.ndjson")),
+    ("gemini, interrupt", include_str!("../../fixtures/acp/gemini-interrupt-0.61.0.ndjson")),
+    ("gemini, tools", include_str!("../../fixtures/acp/gemini-tools-0.61.0.ndjson")),
 ];
 
 /// The runs of a recording, without what our own version changes.
@@ -24,8 +30,8 @@ struct Replay {
     connection: Connection,
     writer: Writer,
     turns: usize,
-    /// The calls that the agent's own requests ask about.
-    asked: HashMap<String, Id>,
+    /// The calls that the agent's own requests ask about, and the options that they offer.
+    asked: HashMap<String, (Id, Value)>,
 }
 
 impl Replay {
@@ -46,7 +52,8 @@ impl Replay {
                 let said = json(line);
                 if said["method"] == "session/request_permission" {
                     let call = said["params"]["toolCall"]["toolCallId"].as_str().expect("a call");
-                    self.asked.insert(said["id"].to_string(), Id::from(call));
+                    let options = said["params"]["options"].clone();
+                    self.asked.insert(said["id"].to_string(), (Id::from(call), options));
                 }
                 assert!(!matches!(self.connection.receive(line.as_bytes()), Received::Malformed { .. }), "{line}");
                 self.drain();
@@ -67,8 +74,12 @@ impl Replay {
             Some("session/cancel") => self.connection.cancel(),
             None => {
                 let call = self.asked.remove(&wanted["id"].to_string()).expect("the agent has asked");
-                let option = wanted["result"]["outcome"]["optionId"].as_str();
-                let answer = if option == Some("reject") { Answer::no() } else { Answer::yes() };
+                let (call, options) = call;
+                let option = &wanted["result"]["outcome"]["optionId"];
+                let options = options.as_array().expect("options");
+                let chosen = options.iter().find(|known| known["optionId"] == *option).expect("one of them");
+                let rejects = chosen["kind"].as_str().is_some_and(|kind| kind.starts_with("reject"));
+                let answer = if rejects { Answer::no() } else { Answer::yes() };
                 assert!(self.connection.answer(&call, &answer));
             }
             Some(_) => {}
@@ -163,6 +174,15 @@ fn the_input_of_a_call_is_whole_when_somebody_is_asked_about_it() {
             }
         }
         assert_eq!(asked, 2);
+    }
+}
+
+#[test]
+fn an_answer_after_an_interrupt_has_nothing_of_the_one_before() {
+    for (name, recording) in RECORDINGS.iter().filter(|(name, _)| name.ends_with("interrupt")) {
+        let turns = turns(recording);
+        assert_eq!(turns[0].0, "Cancelled", "{name}: {turns:?}");
+        assert!(turns[1].1.ends_with("after the interrupt") && !turns[1].1.contains("tick"), "{name}: {turns:?}");
     }
 }
 

@@ -31,7 +31,7 @@ use agent_client_protocol_schema::v1::{
 };
 use ahp_types::common::JsonObject;
 use ahp_types::state::{AgentInfo, SessionConfigPropertySchema, SessionConfigSchema};
-use breakbulk_lifecycle::acp::Limits;
+use breakbulk_lifecycle::acp::{AgentModel, Limits};
 use serde_json::{Value, json};
 
 use super::program::{KnownCommands, MODEL, ProgramConfig};
@@ -76,6 +76,8 @@ struct Told {
 struct Known {
     modes: Option<SessionModeState>,
     options: Vec<SessionConfigOption>,
+    /// The models of an agent that has no option for them.
+    models: Vec<AgentModel>,
 }
 
 impl Acp {
@@ -110,7 +112,8 @@ impl Known {
     }
 
     fn models(&self) -> Vec<(String, String)> {
-        self.values(&SessionConfigOptionCategory::Model)
+        let listed = self.models.iter().map(|model| (model.id.clone(), model.name.clone()));
+        listed.chain(self.values(&SessionConfigOptionCategory::Model)).collect()
     }
 }
 

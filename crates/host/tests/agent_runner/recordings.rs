@@ -36,7 +36,7 @@ enum Recording {
     Acp(&'static str),
 }
 
-const RECORDINGS: [Recording; 12] = [
+const RECORDINGS: [Recording; 18] = [
     Recording::Claude("background-2.1.326"),
     Recording::Claude("errors-2.1.326"),
     Recording::Claude("folded-2.1.326"),
@@ -46,7 +46,13 @@ const RECORDINGS: [Recording; 12] = [
     Recording::Claude("tools-2.0.30"),
     Recording::Claude("tools-2.1.325"),
     Recording::Claude("withdrawn-2.1.326"),
+    Recording::Acp("claude-agent-acp-interrupt-0.49.0"),
+    Recording::Acp("claude-agent-acp-tools-0.49.0"),
+    Recording::Acp("codex-acp-interrupt-0.16.0"),
+    Recording::Acp("codex-acp-tools-0.16.0"),
     Recording::Acp("echo-0.12.1"),
+    Recording::Acp("gemini-interrupt-0.61.0"),
+    Recording::Acp("gemini-tools-0.61.0"),
     Recording::Acp("opencode-interrupt-1.18.33"),
     Recording::Acp("opencode-tools-1.18.33"),
 ];

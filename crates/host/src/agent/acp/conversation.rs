@@ -142,12 +142,12 @@ impl AcpTask {
     }
 
     fn opened(&mut self, opened: Opened) {
-        let Opened { remembers, modes, options, agent, .. } = opened;
+        let Opened { remembers, modes, options, models, agent, .. } = opened;
         debug!(chat = %self.start.chat, agent = ?agent.map(|agent| agent.name), remembers, "an ACP session is open");
         self.phase = RunPhase::Open;
         self.knows_history = remembers;
         let mut known = lock(&self.told.known);
-        (known.modes, known.options) = (modes, options);
+        (known.modes, known.options, known.models) = (modes, options, models);
         drop(known);
         self.apply(None);
     }

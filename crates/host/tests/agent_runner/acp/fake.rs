@@ -121,7 +121,7 @@ fn the_program() {
     let folder = PathBuf::from(folder);
     append(&folder.join("pids"), &std::process::id().to_string());
     if folder.join("scripts").exists() {
-        Playing { folder, ids: HashMap::new(), read: Vec::new(), is_in_turn: false }.play();
+        Playing { folder, ids: HashMap::new(), options: HashMap::new(), read: Vec::new(), is_in_turn: false }.play();
         std::process::exit(0);
     }
     Program { folder, can_load, hangs, cwd: PathBuf::new(), next: 100, lines: std::io::stdin().lines() }.run();
@@ -267,6 +267,8 @@ struct Playing {
     folder: PathBuf,
     /// The ids of the host's requests: as they were in the recording, and as they are now.
     ids: HashMap<String, Value>,
+    /// The options of each permission request, by its id.
+    options: HashMap<String, Value>,
     /// Lines that were read and are still to be waited for.
     read: Vec<Value>,
     is_in_turn: bool,
@@ -317,6 +319,9 @@ impl Playing {
             }
             self.is_in_turn &= line["result"]["stopReason"].is_null();
         }
+        if line["method"] == "session/request_permission" {
+            self.options.insert(line["id"].to_string(), line["params"]["options"].clone());
+        }
         write(&line);
     }
 
@@ -328,8 +333,8 @@ impl Playing {
             Some("session/cancel") => "interrupt",
             Some(_) => "request",
             // Only permissions are answered by somebody.
-            None => match wanted["result"]["outcome"]["optionId"].as_str() {
-                Some("reject") => "deny",
+            None => match self.kind_of_choice(wanted).as_deref() {
+                Some(kind) if kind.starts_with("reject") => "deny",
                 Some(_) => "allow",
                 None => "answer",
             },
@@ -355,6 +360,13 @@ impl Playing {
             self.ids.insert(wanted["id"].to_string(), heard["id"].clone());
         }
         self.is_in_turn |= what == "user";
+    }
+
+    /// The kind of the option that an answer chooses.
+    fn kind_of_choice(&self, answer: &Value) -> Option<String> {
+        let chosen = &answer["result"]["outcome"]["optionId"];
+        let options = self.options.get(&answer["id"].to_string())?.as_array()?;
+        options.iter().find(|option| option["optionId"] == *chosen)?["kind"].as_str().map(str::to_owned)
     }
 
     fn hear(&mut self) -> Option<Value> {

@@ -50,12 +50,15 @@ fn namespace(process: &Path) -> Option<String> {
     (!number.is_empty()).then_some(number)
 }
 
-/// When a process started, in the system's own units; `None` if there is no such process.
+/// When a process started, in the system's own units; `None` if there is no such process, or if it has ended and only its parent
+/// has not asked yet how: in containers that may never happen.
 fn started(pid: u32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name may have spaces and parentheses. Field 22 of all is the 20th behind it.
     let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_whitespace().nth(19).map(str::to_owned)
+    let mut fields = rest.split_whitespace();
+    let has_ended = matches!(fields.next()?, "Z" | "X");
+    if has_ended { None } else { fields.nth(18).map(str::to_owned) }
 }
 
 #[cfg(test)]
@@ -65,6 +68,23 @@ mod tests {
     use std::process::{Child, Command};
 
     use super::*;
+
+    #[test]
+    fn a_host_that_was_killed_is_gone_also_before_its_parent_asks() {
+        let here = namespace(Path::new("/proc/self")).unwrap();
+        let mut host = Command::new("sleep").arg("1000").spawn().unwrap();
+        let owner = format!("{here}-{}-{}", host.id(), started(host.id()).unwrap());
+        assert!(!is_gone(&owner, &here));
+        host.kill().unwrap();
+        // Waits until it has ended, and leaves it as it is.
+        let stat = format!("/proc/{}/stat", host.id());
+        while !std::fs::read_to_string(&stat).unwrap().contains(") Z ") {
+            std::thread::yield_now();
+        }
+        assert!(is_gone(&owner, &here));
+        host.wait().unwrap();
+        assert!(is_gone(&owner, &here));
+    }
 
     fn sleeper(owner: &str) -> Child {
         Command::new("sleep").arg("1000").env(OWNER, owner).spawn().unwrap()

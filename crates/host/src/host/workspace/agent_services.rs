@@ -59,7 +59,10 @@ impl ChatServices {
             SnapshotState::Terminal(state) => Some(TerminalOutput { text: text(state), exit: exit(state) }),
             _ => None,
         };
-        let shown = self.workspace.log_writer.read(terminal, read).await.map_err(MethodError::from)?;
+        let log_writer = &self.workspace.log_writer;
+        // What the terminal has shown is in the log, but perhaps not in the state yet: an exit without its status, or half of an output.
+        log_writer.state().catch_up().await.map_err(MethodError::from)?;
+        let shown = log_writer.read(terminal, read).await.map_err(MethodError::from)?;
         shown.ok_or_else(|| ServiceError::NotFound(format!("there is no terminal {terminal}")))
     }
 }

@@ -10,6 +10,7 @@ use breakbulk_proto::{Budget, BudgetConfig, Limits, LimitsConfig};
 use serde_json::json;
 
 use super::installed::{echo, skip};
+use super::scene::{agent_of, gone, kill};
 use super::v2_client::{V2Client, outline};
 use crate::peer::python_path;
 use crate::program::file;
@@ -72,6 +73,13 @@ async fn sixty_megabytes_come_back_from_an_agent_through_64_kib() {
         (!state.running).then(|| outline(state).last().is_some_and(|turn| turn.1 == prompt))
     };
     assert!(v2.seen.until_within(PATIENCE, is_same).await);
+    // It has no memory of its own: another one is told the history, and says it.
+    let agent = agent_of(place.pid(), launcher.as_str()).expect("an agent runs");
+    kill(agent);
+    gone(agent).await;
+    let turn = guest.turn(&chat, "after", "after the kill").await;
+    assert_eq!(turn["state"], "complete", "{:.400}", turn.to_string());
+    assert!(words(&turn).ends_with("after the kill"), "{:.400}", turn.to_string());
     guest.memory.assert_in_order();
     Way::Capped.assert_kept(&relay);
     assert_eq!(Place::log(&place).matches("is too long and is skipped").count(), 0);

@@ -181,6 +181,16 @@ impl Scene {
         let turn = self.prompt("tick").await;
         self.ticks(&turn).await;
         let agent = self.agent().expect("an agent runs");
+        let mut scene = self.with_another_host().await;
+        let turn = scene.guest.memory.turn(&scene.chat, &turn).await;
+        assert_eq!(turn["state"], "error", "{turn}");
+        gone(agent).await;
+        scene.it_remembers().await;
+        scene
+    }
+
+    /// Kills the host and starts it again. Both clients come back.
+    async fn with_another_host(mut self) -> Self {
         self.place.kill();
         self.place.again(Way::Capped.query());
         let Self { program, place, relay, guest, v2, chat, turns } = self;
@@ -189,12 +199,7 @@ impl Scene {
         let memory = guest.leave().await;
         let (guest, _) = Guest::come_back(Self::transport(&relay).await, "one", memory).await.unwrap();
         let v2 = V2Client::come_back(&relay.url, seen).await;
-        let mut scene = Self { program, place, relay, guest, v2, chat, turns };
-        let turn = scene.guest.memory.turn(&scene.chat, &turn).await;
-        assert_eq!(turn["state"], "error", "{turn}");
-        gone(agent).await;
-        scene.it_remembers().await;
-        scene
+        Self { program, place, relay, guest, v2, chat, turns }
     }
 
     /// Stops the session: its program ends at once. The next prompt goes on.
@@ -267,10 +272,14 @@ impl Scene {
 
     /// The process of the agent, while one runs.
     fn agent(&self) -> Option<u32> {
-        let host = self.place.pid();
-        let mut found = processes().filter(|process| process.parent == host && process.command.contains(&self.program));
-        found.next().map(|process| process.id)
+        agent_of(self.place.pid(), &self.program)
     }
+}
+
+/// The process of the agent of a host, while one runs.
+pub(super) fn agent_of(host: u32, program: &str) -> Option<u32> {
+    let mut found = processes().filter(|process| process.parent == host && process.command.contains(program));
+    found.next().map(|process| process.id)
 }
 
 /// A turn of AHP's state, as a v2 client shows it.
@@ -304,13 +313,13 @@ fn processes() -> impl Iterator<Item = Process> {
     })
 }
 
-fn kill(id: u32) {
+pub(super) fn kill(id: u32) {
     let killed = std::process::Command::new("kill").args(["-9", &id.to_string()]).status().unwrap();
     assert!(killed.success());
 }
 
 /// Waits until a process is gone.
-async fn gone(id: u32) {
+pub(super) async fn gone(id: u32) {
     for _ in 0..600 {
         if !processes().any(|process| process.id == id) {
             return;

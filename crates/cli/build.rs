@@ -37,7 +37,7 @@ fn main() -> io::Result<()> {
         all.write(content);
     }
     let directory = format!("/page/{:016x}/", all.finish());
-    let mut table = format!("const DIRECTORY: &str = {directory:?};\nconst FILES: &[File] = &[\n");
+    let mut table = format!("const DIRECTORY: &str = {directory:?};\nconst FILES: &[PageFile] = &[\n");
     let preloads = preloads(&files, &directory);
     for (number, (path, mut content)) in files.into_iter().enumerate() {
         if path == "index.html" {
@@ -51,7 +51,7 @@ fn main() -> io::Result<()> {
         fs::write(&plain, content)?;
         writeln!(
             table,
-            "    File {{ path: {path:?}, content_type: {:?}, etag: \"\\\"{:016x}\\\"\", plain: include_bytes!({plain:?}), \
+            "    PageFile {{ path: {path:?}, content_type: {:?}, etag: \"\\\"{:016x}\\\"\", plain: include_bytes!({plain:?}), \
              gzip: include_bytes!({gzip:?}) }},",
             content_type(&path)?,
             hasher.finish()

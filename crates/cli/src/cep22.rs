@@ -26,7 +26,7 @@ pub(crate) fn prelude(message: &Message, token: &str) -> Result<Option<Input>, E
 
 /// The transfer that was asked for, and the tokens of others that were seen.
 #[derive(Debug)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct WantedTransfer<'a> {
     token: &'a str,
     is_found: bool,
     /// Frames that belong to other transfers, and the tokens of the first of those, as they are written.
@@ -34,7 +34,7 @@ pub(crate) struct Wanted<'a> {
     others: BTreeSet<Vec<u8>>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> WantedTransfer<'a> {
     pub(crate) const fn new(token: &'a str) -> Self {
         Self { token, is_found: false, left_out: 0, others: BTreeSet::new() }
     }
@@ -137,7 +137,7 @@ mod tests {
     fn frames_are_told_apart_by_the_string_form_of_their_token() {
         let frame =
             |token: &str| format!(r#"{{"method":"notifications/progress","params":{{"progressToken":{token}}}}}"#);
-        let another = |frame: &str| Wanted::new("7").is_of_another(frame.as_bytes());
+        let another = |frame: &str| WantedTransfer::new("7").is_of_another(frame.as_bytes());
         assert!(!another(&frame("7")) && !another(&frame("\"7\"")) && !another("{}") && !another("x"));
         assert!(another(&frame("8")) && another(&frame("\"77\"")));
     }
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_token_that_is_not_there_is_named_with_some_of_those_that_are() {
         let lack = |tokens: &[&str]| {
-            let mut wanted = Wanted::new("7");
+            let mut wanted = WantedTransfer::new("7");
             for token in tokens {
                 let frame = format!(r#"{{"params":{{"progressToken":{token}}}}}"#);
                 wanted.is_of_another(frame.as_bytes());

@@ -13,8 +13,8 @@ use breakbulk_proto::{Budget, Message};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use self::input::{Input, Typed};
-use self::output::Output;
+use self::input::{Input, TypedLine};
+use self::output::ChatOutput;
 use self::screen::{Ending, Piece, Screen};
 use crate::args::{ChatOptions, Format};
 use crate::failure::{Error, no_link};
@@ -75,7 +75,7 @@ pub(crate) fn run(settings: ChatSettings) -> Result<(), Error> {
     runtime::run(async move {
         let signals = Signals::new().map_err(Error::Runtime)?;
         let input = Input::open(settings.format == Format::Text).map_err(Error::Runtime)?;
-        let output = Output::new(settings.format, input.is_terminal);
+        let output = ChatOutput::new(settings.format, input.is_terminal);
         let mut chat = Chat::connect(&settings, signals, input, output).await?;
         let result = chat.hold(&settings).await;
         chat.client.close().await;
@@ -118,7 +118,7 @@ struct Chat {
     /// The first Ctrl-C is for the agent.
     signals: Signals,
     input: Input,
-    output: Output,
+    output: ChatOutput,
     screen: Screen,
     /// The state of the root channel when the conversation began.
     root: Value,
@@ -173,9 +173,9 @@ enum LinkState {
 }
 
 /// What happens next.
-enum Next {
+enum ChatEvent {
     Event(Option<Event>),
-    Typed(Typed),
+    Typed(TypedLine),
     Interrupt,
     Terminate,
     StateChanged,
@@ -190,7 +190,12 @@ enum Flow {
 }
 
 impl Chat {
-    async fn connect(settings: &ChatSettings, signals: Signals, input: Input, output: Output) -> Result<Self, Error> {
+    async fn connect(
+        settings: &ChatSettings,
+        signals: Signals,
+        input: Input,
+        output: ChatOutput,
+    ) -> Result<Self, Error> {
         let (dialer, address) = (open::dialer(&settings.route, &settings.link)?, settings.route.address.clone());
         // If the first attempt fails, the program ends with the reason instead of trying again.
         let mut first: Option<BoxLink> =
@@ -341,15 +346,15 @@ impl Chat {
         Ok(())
     }
 
-    async fn next(&mut self) -> Next {
+    async fn next(&mut self) -> ChatEvent {
         if self.prompt.is_none()
             && self.asked.is_none()
             && let Some(line) = self.lines.pop_front()
         {
-            return Next::Typed(Typed::Line(line));
+            return ChatEvent::Typed(TypedLine::Line(line));
         }
         if let Some(event) = self.backlog.pop_front() {
-            return Next::Event(Some(event));
+            return ChatEvent::Event(Some(event));
         }
         let dropped = async {
             match self.link {
@@ -358,32 +363,32 @@ impl Chat {
             }
         };
         tokio::select! {
-            event = self.events.next() => Next::Event(event),
-            typed = self.input.next() => Next::Typed(typed),
+            event = self.events.next() => ChatEvent::Event(event),
+            typed = self.input.next() => ChatEvent::Typed(typed),
             signal = self.signals.next() => match signal {
-                Signal::Interrupt => Next::Interrupt,
-                Signal::Terminate | Signal::Hangup => Next::Terminate,
+                Signal::Interrupt => ChatEvent::Interrupt,
+                Signal::Terminate | Signal::Hangup => ChatEvent::Terminate,
             },
             changed = self.state.changed() => match changed {
-                Ok(()) => Next::StateChanged,
-                Err(_) => Next::Event(None),
+                Ok(()) => ChatEvent::StateChanged,
+                Err(_) => ChatEvent::Event(None),
             },
-            () = dropped => Next::DropLasts,
+            () = dropped => ChatEvent::DropLasts,
         }
     }
 
-    async fn take(&mut self, next: Next, settings: &ChatSettings) -> Result<Flow, Error> {
+    async fn take(&mut self, next: ChatEvent, settings: &ChatSettings) -> Result<Flow, Error> {
         match next {
-            Next::Event(Some(event)) => self.event(event, settings).await,
-            Next::Event(None) => Err(self.closed()),
-            Next::Typed(typed) => self.typed(typed, settings).await,
-            Next::Interrupt => self.interrupt().await,
-            Next::Terminate => Ok(Flow::Leave),
-            Next::StateChanged => {
+            ChatEvent::Event(Some(event)) => self.event(event, settings).await,
+            ChatEvent::Event(None) => Err(self.closed()),
+            ChatEvent::Typed(typed) => self.typed(typed, settings).await,
+            ChatEvent::Interrupt => self.interrupt().await,
+            ChatEvent::Terminate => Ok(Flow::Leave),
+            ChatEvent::StateChanged => {
                 self.state_changed()?;
                 Ok(Flow::On)
             }
-            Next::DropLasts => {
+            ChatEvent::DropLasts => {
                 self.announce_drop()?;
                 Ok(Flow::On)
             }
@@ -404,9 +409,9 @@ impl Chat {
         }
     }
 
-    async fn typed(&mut self, typed: Typed, settings: &ChatSettings) -> Result<Flow, Error> {
+    async fn typed(&mut self, typed: TypedLine, settings: &ChatSettings) -> Result<Flow, Error> {
         let reading = std::mem::replace(&mut self.reading, Reading::Prompt);
-        if let (Typed::Line(line), Reading::Question(call)) = (&typed, &reading)
+        if let (TypedLine::Line(line), Reading::Question(call)) = (&typed, &reading)
             && self.asked.as_ref() != Some(call)
         {
             let line = line.clone();
@@ -414,20 +419,20 @@ impl Chat {
         }
         let was_asked = self.asked.take();
         match (typed, was_asked) {
-            (Typed::Line(line), Some(call)) => self.answer(call, &line).await,
-            (Typed::Interrupted, Some(call)) => {
+            (TypedLine::Line(line), Some(call)) => self.answer(call, &line).await,
+            (TypedLine::Interrupted, Some(call)) => {
                 self.confirm(&call, false).await?;
                 self.interrupt().await
             }
-            (Typed::End, Some(call)) => {
+            (TypedLine::End, Some(call)) => {
                 self.is_over = true;
                 self.confirm(&call, false).await?;
                 Ok(Flow::On)
             }
-            (Typed::Line(line), None) => self.line(&line, settings).await,
-            (Typed::Interrupted, None) if self.prompt.is_some() => self.interrupt().await,
-            (Typed::Interrupted | Typed::End, None) if self.input.is_terminal => Ok(Flow::Leave),
-            (Typed::Interrupted | Typed::End, None) => {
+            (TypedLine::Line(line), None) => self.line(&line, settings).await,
+            (TypedLine::Interrupted, None) if self.prompt.is_some() => self.interrupt().await,
+            (TypedLine::Interrupted | TypedLine::End, None) if self.input.is_terminal => Ok(Flow::Leave),
+            (TypedLine::Interrupted | TypedLine::End, None) => {
                 self.is_over = true;
                 Ok(Flow::On)
             }
@@ -831,7 +836,7 @@ impl Chat {
                 typed = self.input.next() => typed,
                 _ = self.signals.next() => return Ok(Chosen::Nothing),
             };
-            let Typed::Line(line) = typed else { return Ok(Chosen::Nothing) };
+            let TypedLine::Line(line) = typed else { return Ok(Chosen::Nothing) };
             let line = line.trim();
             if matches!(line, "" | "n" | "new") {
                 return Ok(Chosen::New);

@@ -124,7 +124,7 @@ impl Row {
             }
             Origin::Default => From { layer: "default", name: None, line: None },
         };
-        Object {
+        SettingObject {
             bridge: self.bridge.clone(),
             key: self.key,
             value: self.value.as_ref().map(|shown| shown.json.clone()),
@@ -135,7 +135,7 @@ impl Row {
 
 /// A row for programs.
 #[derive(Serialize)]
-struct Object {
+struct SettingObject {
     #[serde(skip_serializing_if = "Option::is_none")]
     bridge: Option<String>,
     key: &'static str,

@@ -20,7 +20,7 @@ const PRINCIPAL: &str = "content";
 
 /// Which part of existing content a request asks for.
 #[derive(Debug, PartialEq, Eq)]
-enum Wanted {
+enum RequestedPart {
     Whole,
     Part(Range<u64>),
     /// The range is after the end.
@@ -44,10 +44,10 @@ pub(crate) async fn answer(host: &Host, method: &Method, path: &str, headers: &H
     };
     let (size, wanted) = (content.size(), wanted(headers, content.size(), content.etag()));
     let (status, range) = match wanted {
-        Wanted::Whole => (StatusCode::OK, 0..size),
-        Wanted::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
-        Wanted::Same => (StatusCode::NOT_MODIFIED, 0..0),
-        Wanted::Nothing => {
+        RequestedPart::Whole => (StatusCode::OK, 0..size),
+        RequestedPart::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
+        RequestedPart::Same => (StatusCode::NOT_MODIFIED, 0..0),
+        RequestedPart::Nothing => {
             let response = text(StatusCode::RANGE_NOT_SATISFIABLE, format!("There are {size} bytes.\n"));
             return with(response, CONTENT_RANGE, &format!("bytes */{size}"));
         }
@@ -91,27 +91,27 @@ fn stream(content: ContentReader, mut range: Range<u64>) -> BoxBody {
 }
 
 /// Which part a request asks for, by its headers.
-fn wanted(headers: &HeaderMap, size: u64, etag: &str) -> Wanted {
+fn wanted(headers: &HeaderMap, size: u64, etag: &str) -> RequestedPart {
     let header = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let is_ours = |listed: &str| listed.trim() == "*" || listed.trim().trim_start_matches("W/") == etag;
     if header(IF_NONE_MATCH).is_some_and(|tags| tags.split(',').any(is_ours)) {
-        return Wanted::Same;
+        return RequestedPart::Same;
     }
     if header(IF_RANGE).is_some_and(|tag| tag.trim() != etag) {
-        return Wanted::Whole;
+        return RequestedPart::Whole;
     }
     // Several ranges, other units and what cannot be read are answered with the whole, as RFC 9110 allows.
     let Some((first, last)) = header(RANGE).and_then(|range| range.strip_prefix("bytes=")?.split_once('-')) else {
-        return Wanted::Whole;
+        return RequestedPart::Whole;
     };
     let (first, last) = (first.trim(), last.trim());
     let range = match (first.parse::<u64>(), last.parse::<u64>()) {
         (Ok(first), Ok(last)) if first <= last => first..size.min(last.saturating_add(1)),
         (Ok(first), Err(_)) if last.is_empty() => first..size,
         (Err(_), Ok(count)) if first.is_empty() => size.saturating_sub(count)..size,
-        _ => return Wanted::Whole,
+        _ => return RequestedPart::Whole,
     };
-    if range.start < range.end { Wanted::Part(range) } else { Wanted::Nothing }
+    if range.start < range.end { RequestedPart::Part(range) } else { RequestedPart::Nothing }
 }
 
 /// A browser must not run what is in a file, or guess what it is.
@@ -144,15 +144,15 @@ mod tests {
             let headers = HeaderMap::from_iter([(RANGE, HeaderValue::from_str(range).unwrap())]);
             wanted(&headers, 100, "\"t\"")
         };
-        assert_eq!(ask("bytes=0-9"), Wanted::Part(0..10));
-        assert_eq!(ask("bytes=90-"), Wanted::Part(90..100));
-        assert_eq!(ask("bytes=-10"), Wanted::Part(90..100));
-        assert_eq!(ask("bytes=-1000"), Wanted::Part(0..100));
-        assert_eq!(ask("bytes=50-1000"), Wanted::Part(50..100));
-        assert_eq!(ask("bytes=100-"), Wanted::Nothing);
-        assert_eq!(ask("bytes=-0"), Wanted::Nothing);
+        assert_eq!(ask("bytes=0-9"), RequestedPart::Part(0..10));
+        assert_eq!(ask("bytes=90-"), RequestedPart::Part(90..100));
+        assert_eq!(ask("bytes=-10"), RequestedPart::Part(90..100));
+        assert_eq!(ask("bytes=-1000"), RequestedPart::Part(0..100));
+        assert_eq!(ask("bytes=50-1000"), RequestedPart::Part(50..100));
+        assert_eq!(ask("bytes=100-"), RequestedPart::Nothing);
+        assert_eq!(ask("bytes=-0"), RequestedPart::Nothing);
         for odd in ["bytes=9-0", "lines=1-2", "bytes=a-b", "bytes=1-2,5-6", "bytes=-", ""] {
-            assert_eq!(ask(odd), Wanted::Whole, "{odd}");
+            assert_eq!(ask(odd), RequestedPart::Whole, "{odd}");
         }
     }
 
@@ -162,9 +162,9 @@ mod tests {
             let headers = headers.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value)));
             wanted(&headers.collect(), 100, "\"t\"")
         };
-        assert_eq!(ask(&[(IF_NONE_MATCH, "\"x\", W/\"t\"")]), Wanted::Same);
-        assert_eq!(ask(&[(IF_NONE_MATCH, "\"x\"")]), Wanted::Whole);
-        assert_eq!(ask(&[(IF_RANGE, "\"t\""), (RANGE, "bytes=1-")]), Wanted::Part(1..100));
-        assert_eq!(ask(&[(IF_RANGE, "\"x\""), (RANGE, "bytes=1-")]), Wanted::Whole);
+        assert_eq!(ask(&[(IF_NONE_MATCH, "\"x\", W/\"t\"")]), RequestedPart::Same);
+        assert_eq!(ask(&[(IF_NONE_MATCH, "\"x\"")]), RequestedPart::Whole);
+        assert_eq!(ask(&[(IF_RANGE, "\"t\""), (RANGE, "bytes=1-")]), RequestedPart::Part(1..100));
+        assert_eq!(ask(&[(IF_RANGE, "\"x\""), (RANGE, "bytes=1-")]), RequestedPart::Whole);
     }
 }

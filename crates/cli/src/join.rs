@@ -8,9 +8,9 @@ use breakbulk_proto::json::Compactor;
 use breakbulk_proto::{CloseReason, Event, Input, Machine, Message, Subject, Ticket, Violation};
 
 use crate::bar::Bar;
-use crate::cep22::{self, Wanted};
+use crate::cep22::{self, WantedTransfer};
 use crate::failure::{Error, Failure};
-use crate::lines::{Lines, Next};
+use crate::lines::{Lines, NextLine};
 use crate::plan::{Ends, Plan};
 use crate::rpc;
 
@@ -20,17 +20,17 @@ pub(crate) fn run(plan: &Plan, input: impl BufRead, output: impl Write, bar: &Ba
     let mut joiner = Joiner::new(plan, output, bar);
     while !joiner.is_over() {
         match lines.next().map_err(Error::Reading)? {
-            Next::End => break,
-            Next::TooLong(_) if plan.too_long() == Ends::All => {
+            NextLine::End => break,
+            NextLine::TooLong(_) if plan.too_long() == Ends::All => {
                 joiner.too_long((lines.number(), None));
                 joiner.is_over = true;
             }
-            Next::TooLong(front) => {
+            NextLine::TooLong(front) => {
                 lines.skip().map_err(Error::Reading)?;
                 joiner.too_long((lines.number(), Some(lines.len())));
                 joiner.give_up(front);
             }
-            Next::Line(line) => joiner.line(lines.number(), line)?,
+            NextLine::Line(line) => joiner.line(lines.number(), line)?,
         }
         bar.reach(lines.read());
     }
@@ -75,7 +75,7 @@ struct Joiner<'a, W> {
     /// The first line that belongs to no transfer, and how many there are.
     strays: Option<(u64, u64)>,
     /// The transfer that this is about, if not about all.
-    wanted: Option<Wanted<'a>>,
+    wanted: Option<WantedTransfer<'a>>,
     output: W,
     /// The dialect of frames that were passed on as messages, because they are of another one than ours.
     other_dialect: Option<&'static str>,
@@ -94,7 +94,7 @@ impl<'a, W: Write> Joiner<'a, W> {
             open: BTreeMap::new(),
             refused_line: None,
             strays: None,
-            wanted: plan.token().map(Wanted::new),
+            wanted: plan.token().map(WantedTransfer::new),
             output,
             other_dialect: None,
             failed: false,
@@ -213,7 +213,7 @@ impl<'a, W: Write> Joiner<'a, W> {
             let text = format!("the first of {count} frames that belong to no open transfer");
             self.fail((first, None), text, "part-of-no-transfer");
         }
-        if let Some(text) = self.wanted.as_ref().and_then(Wanted::lack) {
+        if let Some(text) = self.wanted.as_ref().and_then(WantedTransfer::lack) {
             self.failed |= self.messages == 0;
             self.bar.say(Failure { line: None, text, rule: "token-not-found" });
         }

@@ -20,7 +20,7 @@ pub(crate) struct Lines<R> {
 
 /// What comes next.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum NextLine {
     /// A line, without its `\n`. A `\r` before that is left, and does not count.
     Line(Vec<u8>),
     /// The beginning of a line that is too long. The next call returns more of the line, unless the caller skips the
@@ -52,12 +52,12 @@ impl<R: BufRead> Lines<R> {
         len.saturating_sub(u64::from(last == Some(b'\r')))
     }
 
-    pub(crate) fn next(&mut self) -> io::Result<Next> {
+    pub(crate) fn next(&mut self) -> io::Result<NextLine> {
         self.line = (0, None);
         // One byte more than allowed, and two for the line end.
-        let Some(line) = self.part(self.max.saturating_add(3))? else { return Ok(Next::End) };
+        let Some(line) = self.part(self.max.saturating_add(3))? else { return Ok(NextLine::End) };
         self.number = self.number.saturating_add(1);
-        Ok(if self.len() > self.max { Next::TooLong(line) } else { Next::Line(line) })
+        Ok(if self.len() > self.max { NextLine::TooLong(line) } else { NextLine::Line(line) })
     }
 
     /// Passes over the rest of a line that is too long.
@@ -86,22 +86,22 @@ mod tests {
     fn lines_come_without_their_ends_up_to_the_limit() {
         let mut lines = Lines::new(&b"abc\n\r\n\nabcd\nabcde\nabcd\r\nabcde\r\n"[..], 4);
         let mut next = || lines.next().unwrap();
-        assert_eq!(next(), Next::Line(b"abc".to_vec()));
-        assert_eq!(next(), Next::Line(b"\r".to_vec()));
-        assert_eq!(next(), Next::Line(Vec::new()));
-        assert_eq!(next(), Next::Line(b"abcd".to_vec()));
-        assert_eq!(next(), Next::TooLong(b"abcde".to_vec()));
-        assert_eq!(next(), Next::Line(b"abcd\r".to_vec()));
-        assert_eq!(next(), Next::TooLong(b"abcde\r".to_vec()));
+        assert_eq!(next(), NextLine::Line(b"abc".to_vec()));
+        assert_eq!(next(), NextLine::Line(b"\r".to_vec()));
+        assert_eq!(next(), NextLine::Line(Vec::new()));
+        assert_eq!(next(), NextLine::Line(b"abcd".to_vec()));
+        assert_eq!(next(), NextLine::TooLong(b"abcde".to_vec()));
+        assert_eq!(next(), NextLine::Line(b"abcd\r".to_vec()));
+        assert_eq!(next(), NextLine::TooLong(b"abcde\r".to_vec()));
         assert_eq!((lines.number(), lines.read()), (7, 4 + 2 + 1 + 5 + 6 + 6 + 7));
     }
 
     #[test]
     fn a_last_line_needs_no_end() {
         let mut lines = Lines::new(&b"a\nb"[..], 4);
-        assert_eq!(lines.next().unwrap(), Next::Line(b"a".to_vec()));
-        assert_eq!(lines.next().unwrap(), Next::Line(b"b".to_vec()));
-        assert_eq!(lines.next().unwrap(), Next::End);
+        assert_eq!(lines.next().unwrap(), NextLine::Line(b"a".to_vec()));
+        assert_eq!(lines.next().unwrap(), NextLine::Line(b"b".to_vec()));
+        assert_eq!(lines.next().unwrap(), NextLine::End);
         assert_eq!(lines.number(), 2);
     }
 
@@ -111,16 +111,16 @@ mod tests {
             for end in ["\n", "\r\n"] {
                 let input = format!("{}{end}b\n", "a".repeat(usize::try_from(len).unwrap()));
                 let mut lines = Lines::new(input.as_bytes(), 4);
-                assert!(matches!(lines.next().unwrap(), Next::TooLong(front) if front.len() > 4));
+                assert!(matches!(lines.next().unwrap(), NextLine::TooLong(front) if front.len() > 4));
                 lines.skip().unwrap();
                 assert_eq!(lines.len(), len);
-                assert_eq!(lines.next().unwrap(), Next::Line(b"b".to_vec()));
+                assert_eq!(lines.next().unwrap(), NextLine::Line(b"b".to_vec()));
                 assert_eq!((lines.number(), lines.read()), (2, input.len() as u64));
             }
         }
         let mut lines = Lines::new(&b"abcdefghi"[..], 4);
-        assert!(matches!(lines.next().unwrap(), Next::TooLong(_)));
+        assert!(matches!(lines.next().unwrap(), NextLine::TooLong(_)));
         lines.skip().unwrap();
-        assert_eq!((lines.len(), lines.next().unwrap()), (9, Next::End));
+        assert_eq!((lines.len(), lines.next().unwrap()), (9, NextLine::End));
     }
 }

@@ -12,7 +12,7 @@ use breakbulk_proto::Capacity;
 use crate::external;
 use crate::failure::Error;
 use crate::pages::{self, Subject};
-use crate::settings::{self, Certificate, Key, LinkSettings, Proxy, Roots, Trust};
+use crate::settings::{self, Certificate, ClientAuth, LinkSettings, Proxy, Roots, Trust};
 
 /// The dialer for a route.
 pub(crate) fn dialer(route: &Route, link: &LinkSettings) -> Result<Dialer, Error> {
@@ -68,7 +68,7 @@ pub(crate) async fn downstream(
         }
         Transport::Unix(path) => {
             let cannot = |error| Error::Listen(format!("cannot listen on {}: {error}", path.display()));
-            let listener = unix::Listener::bind(path).await.map_err(cannot)?;
+            let listener = unix::UnixSocketListener::bind(path).await.map_err(cannot)?;
             let (cap, max_frame_bytes) = (route.address.cap.unwrap_or(u64::MAX), route.max_frame_bytes());
             let notes = vec![format!("listening on unix:{}", path.display())];
             Ok((Downstream::Unix { listener, cap, max_frame_bytes }, notes))
@@ -144,15 +144,17 @@ pub(crate) async fn listener(
         error => Error::Listen(error.to_string()),
     })?;
     let scheme = if access.tls.is_some() { "wss" } else { "ws" };
-    Ok((listener, Admission { scheme, token, is_new: access.key == Key::Made, fingerprint }))
+    Ok((listener, Admission { scheme, token, is_new: access.key == ClientAuth::Made, fingerprint }))
 }
 
 /// The access policy, and the token that clients must send.
 fn access_policy(access: &settings::Access) -> Result<(AccessPolicy, Option<Token>), Error> {
     let token = match &access.key {
-        Key::Nothing => None,
-        Key::Token(secret) => Some(secret.reveal().parse().map_err(|why| Error::Arguments(format!("token: {why}")))?),
-        Key::Made => Some(Token::generate().map_err(Error::Random)?),
+        ClientAuth::Nothing => None,
+        ClientAuth::Token(secret) => {
+            Some(secret.reveal().parse().map_err(|why| Error::Arguments(format!("token: {why}")))?)
+        }
+        ClientAuth::Made => Some(Token::generate().map_err(Error::Random)?),
     };
     let policy = token.clone().map_or_else(AccessPolicy::open, AccessPolicy::with_token);
     let policy = access.origins.iter().fold(policy, |policy, origin| policy.allow_origin(&origin.0));

@@ -24,7 +24,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 const INDEX: &str = "index.html";
 
 /// A file of the page.
-struct File {
+struct PageFile {
     /// Below `web/`.
     path: &'static str,
     content_type: &'static str,
@@ -34,7 +34,7 @@ struct File {
     gzip: &'static [u8],
 }
 
-impl File {
+impl PageFile {
     /// Whether a browser can show it by itself. Scripts and style sheets follow the policy of the document that uses
     /// them.
     fn is_document(&self) -> bool {
@@ -154,12 +154,12 @@ mod tests {
             assert_eq!(header(&response, CONTENT_SECURITY_POLICY), if file.is_document() { POLICY } else { "" });
             assert_eq!(header(&response, X_CONTENT_TYPE_OPTIONS), "nosniff");
         }
-        assert!(FILES.iter().any(File::is_document) && !POLICY.contains("unsafe"));
+        assert!(FILES.iter().any(PageFile::is_document) && !POLICY.contains("unsafe"));
     }
 
     #[test]
     fn what_a_browser_fetches_before_it_shows_the_page_is_less_than_100_kb() {
-        let is_first = |file: &&File| !file.path.contains("/lazy/");
+        let is_first = |file: &&PageFile| !file.path.contains("/lazy/");
         let bytes: usize = FILES.iter().filter(is_first).map(|file| file.gzip.len()).sum();
         assert!(bytes < 100_000, "{bytes} bytes");
     }

@@ -50,14 +50,14 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 /// Prints a list of objects for programs.
 pub(crate) fn print_list(output: impl Write) -> Result<(), Error> {
     print_json(
-        Preset::ALL.iter().map(|&Preset { name, cap, about, source, .. }| Object { name, cap, about, source }),
+        Preset::ALL.iter().map(|&Preset { name, cap, about, source, .. }| PresetObject { name, cap, about, source }),
         output,
     )
 }
 
 /// A preset for programs.
 #[derive(Serialize)]
-struct Object {
+struct PresetObject {
     name: &'static str,
     cap: u64,
     about: &'static str,

@@ -127,7 +127,7 @@ async fn ask(settings: &SendSettings, cut_short: impl Future<Output = Error>) ->
 
 /// Prints the result or the error of the answer.
 fn print(message: &Message, raw: bool) -> Result<(), Error> {
-    let answer = Answer::read(message);
+    let answer = ResponseParts::read(message);
     let part = if raw { None } else { answer.error.or(answer.result) };
     let mut out = io::stdout().lock();
     let text = part.map_or_else(|| message.to_bytes().to_vec().into(), |found| message.read(found.span));
@@ -153,7 +153,7 @@ const MCP_INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initia
 const METHOD_NOT_FOUND: i128 = -32601;
 
 /// The parts of an answer.
-struct Answer {
+struct ResponseParts {
     result: Option<Found>,
     error: Option<Found>,
     /// The id of the request that it answers, if it is an answer to one of ours.
@@ -162,7 +162,7 @@ struct Answer {
     code: Option<Number>,
 }
 
-impl Answer {
+impl ResponseParts {
     fn read(message: &Message) -> Self {
         static PATHS: [Path; 5] = [&["id"], &["method"], &["result"], &["error"], &["error", "code"]];
         let Ok(paths) = json::find(message.slices(), &PATHS) else {
@@ -218,13 +218,13 @@ impl Conversation {
             Greeting::Nothing => {}
             Greeting::Ahp => {
                 let hello = self.ask(HELLO.into(), ID).await?;
-                if Answer::read(&hello).error.is_some() {
+                if ResponseParts::read(&hello).error.is_some() {
                     return Ok(hello);
                 }
             }
             Greeting::Mcp => {
                 let hello = self.ask(MCP_HELLO.into(), GREETING_ID).await?;
-                let Answer { error, code, .. } = Answer::read(&hello);
+                let ResponseParts { error, code, .. } = ResponseParts::read(&hello);
                 if error.is_none() {
                     self.driver.handle(Input::send(BESIDE, MCP_INITIALIZED));
                 } else if code != Some(Number::Int(METHOD_NOT_FOUND)) {
@@ -255,7 +255,7 @@ impl Conversation {
                 }
             };
             match event {
-                Some(Event::Message { message, .. }) if Answer::read(&message).is_to(id) => return Ok(message),
+                Some(Event::Message { message, .. }) if ResponseParts::read(&message).is_to(id) => return Ok(message),
                 Some(Event::Message { message, .. }) if self.greeting == Greeting::Mcp => {
                     if let Some(answer) = owed(&message) {
                         self.driver.handle(Input::send(BESIDE, answer));

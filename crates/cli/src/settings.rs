@@ -34,8 +34,8 @@ pub(crate) use self::kinds::{LogLevel, in_full};
 pub(crate) use self::layers::{Layers, Origin};
 pub(crate) use self::names::{LogFormat, Proxy, Roots};
 pub(crate) use self::proof::{
-    Access, BridgeSettings, Certificate, Identity, Key, LinkSettings, LogSettings, REMOTE, ServerTls, Trust, check,
-    check_files, to_peer,
+    Access, BridgeSettings, Certificate, ClientAuth, Identity, LinkSettings, LogSettings, REMOTE, ServerTls, Trust,
+    check, check_files, to_peer,
 };
 pub(crate) use self::relay::RelaySettings;
 
@@ -67,7 +67,7 @@ settings! { Settings:
     Ends {
         /// Where clients connect: ws://HOST:PORT, wss://HOST:PORT, unix:PATH, stdio: or exec:COMMAND.
         ///
-        /// HOST:PORT is short for ws://HOST:PORT, and :PORT for ws://127.0.0.1:PORT. Port 0 means any free port.
+        /// A bridge also takes nostr: and webpubsub: addresses, see docs/nostr.md and docs/webpubsub.md. HOST:PORT is short for ws://HOST:PORT, and :PORT for ws://127.0.0.1:PORT. Port 0 means any free port.
         ///
         /// Options are in the query: ?cap=900000 (the longest frame), ?dialect=ahp|cep22|stdio|plain (the wire form),
         /// ?preset=NAME. With exec: they come before the command: 'exec:?dialect=stdio server --flag'.

@@ -28,14 +28,14 @@ pub(crate) struct TapSettings {
     bridge: BridgeSettings,
     /// Whether it prints for programs.
     json: bool,
-    output: Output,
+    output: TapOutput,
     /// The longest message that is put together from segments to be looked at.
     max_message_bytes: u64,
 }
 
 /// Where lines go.
 #[derive(Debug)]
-enum Output {
+enum TapOutput {
     Stdout,
     /// Standard output carries the messages themselves.
     Stderr,
@@ -52,9 +52,9 @@ impl TapSettings {
         let is_on_stdio =
             bridge.downstream.address.transport.is_stdio() || bridge.upstream.address.transport.is_stdio();
         let output = match args.output {
-            Some(path) => Output::File(path),
-            None if is_on_stdio => Output::Stderr,
-            None => Output::Stdout,
+            Some(path) => TapOutput::File(path),
+            None if is_on_stdio => TapOutput::Stderr,
+            None => TapOutput::Stdout,
         };
         Ok(Self { bridge, json: args.json, output, max_message_bytes })
     }
@@ -109,9 +109,9 @@ struct Printer {
 impl Printer {
     fn open(settings: &TapSettings) -> Result<Self, Error> {
         let out: Option<Box<dyn Write + Send>> = match &settings.output {
-            Output::Stdout => Some(Box::new(io::stdout())),
-            Output::Stderr => None,
-            Output::File(path) => {
+            TapOutput::Stdout => Some(Box::new(io::stdout())),
+            TapOutput::Stderr => None,
+            TapOutput::File(path) => {
                 let file = File::options().create(true).append(true).open(path);
                 Some(Box::new(file.map_err(|error| Error::File(path.clone(), error))?))
             }

@@ -241,7 +241,7 @@ async fn thirty_megabytes_pass_both_ways_over_a_unix_socket() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("agent.sock");
     for dialect in [Dialect::Plain, Dialect::Stdio] {
-        let listener = unix::Listener::bind(&path).await.unwrap();
+        let listener = unix::UnixSocketListener::bind(&path).await.unwrap();
         let capacity = || Capacity::of(u64::MAX);
         let (left, right) =
             tokio::join!(unix::connect(&path, capacity(), MAX_FRAME), listener.accept(capacity(), MAX_FRAME));
@@ -253,7 +253,7 @@ async fn thirty_megabytes_pass_both_ways_over_a_unix_socket() {
 async fn a_socket_file_is_ours_alone_and_goes_with_its_listener() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("agent.sock");
-    let listener = unix::Listener::bind(&path).await.unwrap();
+    let listener = unix::UnixSocketListener::bind(&path).await.unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     drop(listener);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
@@ -265,14 +265,14 @@ async fn a_stale_socket_file_is_replaced_and_a_live_one_is_not() {
     let path = folder.path().join("agent.sock");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let stale = std::fs::metadata(&path).unwrap().ino();
-    let listener = unix::Listener::bind(&path).await.unwrap();
+    let listener = unix::UnixSocketListener::bind(&path).await.unwrap();
     assert_ne!(std::fs::metadata(&path).unwrap().ino(), stale);
-    assert_eq!(unix::Listener::bind(&path).await.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    assert_eq!(unix::UnixSocketListener::bind(&path).await.unwrap_err().kind(), io::ErrorKind::AddrInUse);
     // What is not ours any more stays.
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, "text").unwrap();
     drop(listener);
-    assert_eq!(unix::Listener::bind(&path).await.unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    assert_eq!(unix::UnixSocketListener::bind(&path).await.unwrap_err().kind(), io::ErrorKind::AlreadyExists);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "text");
 }
 

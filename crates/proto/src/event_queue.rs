@@ -11,7 +11,7 @@ use crate::message::{Message, len64};
 /// Events that wait for the driver to poll them. Every dialect has one.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
-    events: VecDeque<Waiting>,
+    events: VecDeque<PendingEvent>,
     /// At most one per message, oldest first.
     progress: VecDeque<Progress>,
     close: Option<Close>,
@@ -20,7 +20,7 @@ pub(crate) struct EventQueue {
 
 /// An event, or several, that wait to be polled.
 #[derive(Debug)]
-enum Waiting {
+enum PendingEvent {
     Event(Event),
     /// Error responses for our own callers. Each is delivered as a message; the first has this ordinal.
     Callers {
@@ -46,10 +46,10 @@ impl EventQueue {
         if let Some(ended) = ends(&event) {
             self.progress.retain(|progress| progress.subject != ended);
         }
-        self.enqueue(Waiting::Event(event));
+        self.enqueue(PendingEvent::Event(event));
     }
 
-    fn enqueue(&mut self, waiting: Waiting) {
+    fn enqueue(&mut self, waiting: PendingEvent) {
         // Most connections never have more than one event waiting, and are idle most of the time.
         if self.events.capacity() == 0 {
             self.events.reserve_exact(1);
@@ -97,7 +97,7 @@ impl EventQueue {
         let (ordinal, count) = (ordinals.saturating_add(1), len64(errors.len()));
         *ordinals = ordinal.saturating_add(count);
         if count > 0 && !self.is_over() {
-            self.enqueue(Waiting::Callers { ordinal, errors });
+            self.enqueue(PendingEvent::Callers { ordinal, errors });
         }
     }
 
@@ -131,12 +131,12 @@ impl EventQueue {
     fn poll_waiting(&mut self) -> Option<Event> {
         loop {
             let (ordinal, mut errors) = match self.events.pop_front()? {
-                Waiting::Event(event) => return Some(event),
-                Waiting::Callers { ordinal, errors } => (ordinal, errors),
+                PendingEvent::Event(event) => return Some(event),
+                PendingEvent::Callers { ordinal, errors } => (ordinal, errors),
             };
             let Some(message) = errors.next() else { continue };
             if errors.len() > 0 {
-                self.events.push_front(Waiting::Callers { ordinal: ordinal.saturating_add(1), errors });
+                self.events.push_front(PendingEvent::Callers { ordinal: ordinal.saturating_add(1), errors });
             }
             if let Ok(envelope) = Envelope::of(&message) {
                 return Some(Event::Message { message, envelope: Box::new(envelope), ordinal, meta: Meta::default() });

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 /// The outcome of reading a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Typed {
+pub(super) enum TypedLine {
     Line(String),
     /// Ctrl-C while a line was typed.
     Interrupted,
@@ -21,7 +21,7 @@ pub(super) enum Typed {
 /// Where lines come from. Reading is a thread of its own: nothing can take back the wish to read from a terminal.
 pub(super) struct Input {
     ask: std::sync::mpsc::Sender<String>,
-    typed: mpsc::Receiver<Typed>,
+    typed: mpsc::Receiver<TypedLine>,
     is_asked: bool,
     pub(super) is_terminal: bool,
     printer: Option<Box<dyn ExternalPrinter + Send>>,
@@ -40,22 +40,22 @@ impl Input {
         let mut printer: Option<Box<dyn ExternalPrinter + Send>> = None;
         #[cfg(unix)]
         let before = if is_terminal { rustix::termios::tcgetattr(io::stdin()).ok() } else { None };
-        let read: Box<dyn FnMut(&str) -> Typed + Send> = if is_terminal {
+        let read: Box<dyn FnMut(&str) -> TypedLine + Send> = if is_terminal {
             let config = Config::builder().auto_add_history(true).build();
             let mut editor: Editor<(), _> =
                 Editor::with_history(config, MemHistory::new()).map_err(io::Error::other)?;
             printer = editor.create_external_printer().ok().map(|printer| Box::new(printer) as _);
             Box::new(move |prompt| match editor.readline(prompt) {
-                Ok(line) => Typed::Line(line),
-                Err(ReadlineError::Interrupted) => Typed::Interrupted,
-                Err(_) => Typed::End,
+                Ok(line) => TypedLine::Line(line),
+                Err(ReadlineError::Interrupted) => TypedLine::Interrupted,
+                Err(_) => TypedLine::End,
             })
         } else {
             Box::new(|_| {
                 let mut line = String::new();
                 match io::stdin().lock().read_line(&mut line) {
-                    Ok(0) | Err(_) => Typed::End,
-                    Ok(_) => Typed::Line(line.trim_end_matches(['\n', '\r']).to_owned()),
+                    Ok(0) | Err(_) => TypedLine::End,
+                    Ok(_) => TypedLine::Line(line.trim_end_matches(['\n', '\r']).to_owned()),
                 }
             })
         };
@@ -85,11 +85,11 @@ impl Input {
     }
 
     /// Waits for the line that is being read; for ever if none is. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Typed {
+    pub(super) async fn next(&mut self) -> TypedLine {
         if !self.is_asked {
             return std::future::pending().await;
         }
-        let typed = self.typed.recv().await.unwrap_or(Typed::End);
+        let typed = self.typed.recv().await.unwrap_or(TypedLine::End);
         self.is_asked = false;
         typed
     }
@@ -119,8 +119,8 @@ impl Drop for Input {
 
 fn serve(
     asked: &std::sync::mpsc::Receiver<String>,
-    say: &mpsc::Sender<Typed>,
-    mut read: Box<dyn FnMut(&str) -> Typed + Send>,
+    say: &mpsc::Sender<TypedLine>,
+    mut read: Box<dyn FnMut(&str) -> TypedLine + Send>,
 ) {
     while let Ok(prompt) = asked.recv() {
         let typed = read(&prompt);

@@ -12,7 +12,7 @@ use crate::failure::Error;
 use crate::units;
 
 /// Where a conversation is printed.
-pub(super) struct Output {
+pub(super) struct ChatOutput {
     format: Format,
     /// Whether the output is a terminal, at which a person also types.
     is_terminal: bool,
@@ -32,7 +32,7 @@ enum Open {
     Reasoning,
 }
 
-impl Output {
+impl ChatOutput {
     pub(super) fn new(format: Format, is_terminal: bool) -> Self {
         let (dim, bold) = (Style::new().dim(), Style::new().bold());
         Self { format, is_terminal, dim, bold, open: None, waiting: String::new(), turn: String::new() }

@@ -112,7 +112,7 @@ impl Place<'_> {
     /// One setting.
     fn value(
         &self,
-        key: &Key<'_>,
+        key: &TomlKey<'_>,
         value: &Spanned<DeValue<'_>>,
     ) -> Result<(&'static str, usize, Vec<String>), SettingError> {
         let key_text = key.get_ref().as_ref();
@@ -129,7 +129,7 @@ impl Place<'_> {
 }
 
 /// A key as the parser has it.
-type Key<'a> = Spanned<std::borrow::Cow<'a, str>>;
+type TomlKey<'a> = Spanned<std::borrow::Cow<'a, str>>;
 
 /// The `[[bridge]]` tables.
 fn tables(at: usize, value: &DeValue<'_>, place: &Place<'_>) -> Result<Vec<Table>, SettingError> {

@@ -43,7 +43,7 @@ pub(super) fn connections(settings: &Settings, usual: usize) -> usize {
 /// Who may connect to a listener.
 #[derive(Debug)]
 pub(crate) struct Access {
-    pub(crate) key: Key,
+    pub(crate) key: ClientAuth,
     /// Whether other machines may connect.
     pub(crate) bind_any: bool,
     pub(crate) origins: Vec<WebOrigin>,
@@ -54,7 +54,7 @@ pub(crate) struct Access {
 
 /// How a client authenticates.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Key {
+pub(crate) enum ClientAuth {
     /// With a token that is generated at start and printed.
     Made,
     /// With this token.
@@ -162,10 +162,10 @@ impl Access {
             (Some(token), false) => {
                 let proven = token.reveal().parse::<breakbulk::Token>();
                 proven.map_err(|why| layers.refuse("token", why.to_string()))?;
-                Key::Token(token.clone())
+                ClientAuth::Token(token.clone())
             }
-            (None, true) => Key::Nothing,
-            (None, false) => Key::Made,
+            (None, true) => ClientAuth::Nothing,
+            (None, false) => ClientAuth::Made,
         };
         let files = identity(&settings.tls_cert, &settings.tls_key, ("tls_cert", "tls_key"), layers)?;
         let certificate = match (files, settings.tls_self_signed) {

@@ -8,7 +8,7 @@ use breakbulk_proto::{BudgetConfig, Limits};
 use super::file::File;
 use super::flags::Typed;
 use super::layers::Environment;
-use super::proof::{BridgeSettings, Certificate, Identity, Key, LinkSettings, Trust};
+use super::proof::{BridgeSettings, Certificate, ClientAuth, Identity, LinkSettings, Trust};
 use super::value::{Arity, Value};
 use super::*;
 
@@ -135,12 +135,12 @@ fn a_cap_from_outside_is_for_the_peer_unless_its_address_has_one() {
 fn a_listener_authenticates_in_one_way() {
     let key =
         |text: &str| bridge(&format!("listen = 'ws://h:1'\nconnect = 'ws://h:2'\n{text}")).map(|it| it.access.key);
-    assert_eq!(key(""), Ok(Key::Made));
+    assert_eq!(key(""), Ok(ClientAuth::Made));
     let token = "0123456789abcdef";
-    assert_eq!(key(&format!("token = '{token}'")), Ok(Key::Token(Secret::parse(token).unwrap())));
+    assert_eq!(key(&format!("token = '{token}'")), Ok(ClientAuth::Token(Secret::parse(token).unwrap())));
     let want = "token is \"(set)\" (file b.toml:3): a token has 16 to 1,024 characters, not 3";
     assert_eq!(key("token = 'abc'").unwrap_err(), want);
-    assert_eq!(key("no_auth = true"), Ok(Key::Nothing));
+    assert_eq!(key("no_auth = true"), Ok(ClientAuth::Nothing));
     let want = "token (file b.toml:3) and no_auth (file b.toml:4) cannot be used together";
     assert_eq!(key("token = 'abc'\nno_auth = true").unwrap_err(), want);
 }

@@ -18,13 +18,13 @@ const MAX_GROUPS: usize = 32;
 /// The unfinished messages of one direction.
 #[derive(Debug)]
 pub(super) struct Groups {
-    open: HashMap<String, Group>,
+    open: HashMap<String, OpenGroup>,
     /// Bytes of unfinished messages that may be held. Of a message beyond that, only the size is known.
     left_bytes: u64,
 }
 
 #[derive(Debug)]
-struct Group {
+struct OpenGroup {
     began: Instant,
     segments: u32,
     bytes: u64,
@@ -72,7 +72,7 @@ impl Groups {
             return Err(NoSegment);
         }
         let data = STANDARD.decode(data.as_bytes()).map_err(|_| NoSegment)?;
-        let group = self.open.entry(group_id.clone()).or_insert_with(|| Group {
+        let group = self.open.entry(group_id.clone()).or_insert_with(|| OpenGroup {
             began: now,
             segments: 0,
             bytes: 0,
@@ -95,7 +95,7 @@ impl Groups {
         if index + 1.0 < total {
             return Ok(None);
         }
-        let Some(Group { began, segments, bytes, content }) = self.open.remove(&group_id) else { return Ok(None) };
+        let Some(OpenGroup { began, segments, bytes, content }) = self.open.remove(&group_id) else { return Ok(None) };
         let held = content.as_ref().map_or(0, Vec::len);
         self.left_bytes = self.left_bytes.saturating_add(u64::try_from(held).unwrap_or(0));
         Ok(Some(Whole { content, bytes, segments, took: now.saturating_duration_since(began) }))

@@ -12,12 +12,12 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
-use self::in_flight::{InFlight, Purpose};
+use self::in_flight::{InFlight, SendPurpose};
 use super::command::{Command, Request, ResponseSender, SendOrder};
 use super::error::RequestError;
 use super::event::{Event, LossReason};
 use super::responder::{Reply, Responder};
-use super::run::{ConnectionEnd, Core, Next};
+use super::run::{ConnectionEnd, Core, NextAttempt};
 use super::state::{Reason, State};
 use super::unconfirmed::Dispatched;
 use super::wire::{self, Incoming};
@@ -54,7 +54,7 @@ pub(super) struct LiveConnection<'a, L> {
     deadline: Instant,
     live_since: Option<Instant>,
     /// What to do after the end of the connection, if the handshake has decided that.
-    next: Option<Next>,
+    next: Option<NextAttempt>,
     /// Why the handshake failed, where the end of the link does not say it.
     failure: Option<String>,
 }
@@ -162,9 +162,9 @@ impl<'a, L: Link> LiveConnection<'a, L> {
 
     /// Gives the machine what waits, up to the window: first actions that are sent again after a reconnect, then new commands.
     fn hand_over(&mut self) {
-        while self.in_flight.has_room() {
+        while self.in_flight.has_capacity() {
             if let Some(next) = self.core.session.unconfirmed.hand() {
-                let (purpose, text) = (Purpose::Action(next.client_seq), next.text());
+                let (purpose, text) = (SendPurpose::Action(next.client_seq), next.text());
                 let lane = next.order.lane();
                 self.hand(purpose, text, None, lane);
             } else if let Some(command) = self.core.pending.pop_front() {
@@ -196,7 +196,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
         match event {
             MachineEvent::Message { message, envelope, ordinal, .. } => self.message(&message, &envelope, ordinal),
             MachineEvent::Sent { ticket } => {
-                if let Some(Purpose::Action(number)) = self.in_flight.done(ticket.0) {
+                if let Some(SendPurpose::Action(number)) = self.in_flight.done(ticket.0) {
                     self.core.session.sent(number);
                 }
             }
@@ -240,7 +240,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
             Incoming::Notification { method, params } => session.feed.push(Event::Notification { method, params }),
             Incoming::Request { id, method, .. } if self.core.unanswered >= MAX_UNANSWERED => {
                 warn!(method, "the host asks too much at once");
-                self.hand(Purpose::Other, wire::error(&id, BUSY, "too many requests wait"), None, Lane::Auto);
+                self.hand(SendPurpose::Other, wire::error(&id, BUSY, "too many requests wait"), None, Lane::Auto);
             }
             Incoming::Request { id, method, params } => {
                 self.core.unanswered = self.core.unanswered.saturating_add(1);
@@ -271,7 +271,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
             None => self.phase = ConnectionPhase::Stopping { drained: true },
             Some(Command::Request(request)) if request.order == SendOrder::Free => self.request(request),
             Some(Command::Dispatch(dispatched)) if self.goes_ahead(&dispatched) => {
-                let (purpose, text) = (Purpose::Action(dispatched.client_seq), dispatched.text());
+                let (purpose, text) = (SendPurpose::Action(dispatched.client_seq), dispatched.text());
                 let lane = dispatched.order.lane();
                 self.core.session.unconfirmed.hand_ahead(dispatched);
                 self.hand(purpose, text, None, lane);
@@ -308,7 +308,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
             Command::Unsubscribe { channel } => {
                 self.core.session.unwant(&channel);
                 let text = wire::notification("unsubscribe", &wire::of_channel(&channel));
-                self.hand(Purpose::Other, text, None, Lane::Auto);
+                self.hand(SendPurpose::Other, text, None, Lane::Auto);
             }
         }
     }
@@ -333,7 +333,7 @@ impl<'a, L: Link> LiveConnection<'a, L> {
     fn reply(&mut self, reply: Reply) {
         self.core.unanswered = self.core.unanswered.saturating_sub(1);
         if reply.connection == self.core.connections {
-            self.hand(Purpose::Other, reply.text, reply.permit, Lane::Auto);
+            self.hand(SendPurpose::Other, reply.text, reply.permit, Lane::Auto);
         }
     }
 
@@ -348,19 +348,19 @@ impl<'a, L: Link> LiveConnection<'a, L> {
         self.core.last_id = self.core.last_id.saturating_add(1);
         let id = self.core.last_id;
         self.requests.insert(id, pending);
-        self.hand(Purpose::Request(id), wire::request(id, method, params), permit, lane);
+        self.hand(SendPurpose::Request(id), wire::request(id, method, params), permit, lane);
     }
 
-    fn hand(&mut self, purpose: Purpose, text: Message, permit: Option<OwnedSemaphorePermit>, lane: Lane) {
+    fn hand(&mut self, purpose: SendPurpose, text: Message, permit: Option<OwnedSemaphorePermit>, lane: Lane) {
         let ticket = Ticket(self.in_flight.add(purpose, text.len(), permit));
         self.driver.handle(Input::Send { ticket, message: text, lane, meta: Meta::default() });
     }
 
     /// A message was not sent, or not whole.
-    fn send_failed(&mut self, purpose: Purpose, error: SendError) {
+    fn send_failed(&mut self, purpose: SendPurpose, error: SendError) {
         match purpose {
-            Purpose::Other => debug!("an answer was not sent: {error}"),
-            Purpose::Request(id) => match self.requests.remove(&id) {
+            SendPurpose::Other => debug!("an answer was not sent: {error}"),
+            SendPurpose::Request(id) => match self.requests.remove(&id) {
                 Some(PendingRequest::Request(answer)) if error == SendError::Disconnected => {
                     drop(answer.send(Err(RequestError::Disconnected)));
                 }
@@ -372,8 +372,8 @@ impl<'a, L: Link> LiveConnection<'a, L> {
                 Some(PendingRequest::Subscribe(_)) | None => {}
             },
             // The action waits for the next connection.
-            Purpose::Action(_) if error == SendError::Disconnected => {}
-            Purpose::Action(number) => {
+            SendPurpose::Action(_) if error == SendError::Disconnected => {}
+            SendPurpose::Action(number) => {
                 let lost = self.core.session.unconfirmed.unsendable(number, LossReason::Unsendable(error));
                 self.core.session.lose(lost);
             }
@@ -434,17 +434,17 @@ impl<'a, L: Link> LiveConnection<'a, L> {
         info!(code = reason.code(), lived = ?lived, "disconnected: {reason}");
         let never = match reason {
             CloseReason::Peer { code } if self.core.config.never.contains(code) => {
-                Some(Next::Never(Reason::Peer { code: *code }))
+                Some(NextAttempt::Never(Reason::Peer { code: *code }))
             }
             _ => None,
         };
-        let asked = self.core.stop.is_cancelled().then_some(Next::Never(Reason::Asked));
+        let asked = self.core.stop.is_cancelled().then_some(NextAttempt::Never(Reason::Asked));
         let next = match self.next {
-            Some(next @ Next::Never(_)) => next,
-            decided => never.or(asked).or(decided).unwrap_or(Next::Wait),
+            Some(next @ NextAttempt::Never(_)) => next,
+            decided => never.or(asked).or(decided).unwrap_or(NextAttempt::Wait),
         };
         let failure = match (lived, &next) {
-            (Some(_), _) | (None, Next::AtOnce) => None,
+            (Some(_), _) | (None, NextAttempt::AtOnce) => None,
             (None, _) => Some(self.failure.unwrap_or_else(|| self.driver.describe_end(reason))),
         };
         ConnectionEnd { next, lived, failure }

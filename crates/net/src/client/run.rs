@@ -55,7 +55,7 @@ pub(super) struct Core {
 /// How a connection ended.
 #[derive(Debug)]
 pub(super) struct ConnectionEnd {
-    pub(super) next: Next,
+    pub(super) next: NextAttempt,
     /// How long it was live; `None` if it never was.
     pub(super) lived: Option<Duration>,
     /// Why it never was live, if so.
@@ -64,7 +64,7 @@ pub(super) struct ConnectionEnd {
 
 /// What follows the end of a connection.
 #[derive(Debug)]
-pub(super) enum Next {
+pub(super) enum NextAttempt {
     /// The next attempt, after a wait.
     Wait,
     /// The next attempt at once: the host answered, and wants another handshake on another link.
@@ -104,9 +104,9 @@ impl<C: Connect> Task<C> {
                     }
                     failure = ended.failure;
                     after = match ended.next {
-                        Next::Wait => backoff.draw(),
-                        Next::AtOnce => Duration::ZERO,
-                        Next::Never(reason) => return reason,
+                        NextAttempt::Wait => backoff.draw(),
+                        NextAttempt::AtOnce => Duration::ZERO,
+                        NextAttempt::Never(reason) => return reason,
                     };
                 }
                 Err(ConnectError::Never(error)) => return Reason::Refused(error.to_string()),
@@ -125,7 +125,7 @@ impl<C: Connect> Task<C> {
             Err(error) => {
                 warn!("the system gave no random bytes: {error}");
                 let failure = Some(format!("the system gave no random bytes: {error}"));
-                ConnectionEnd { next: Next::Wait, lived: None, failure }
+                ConnectionEnd { next: NextAttempt::Wait, lived: None, failure }
             }
         }
     }

@@ -73,7 +73,7 @@ pub(super) struct Bridge<'a> {
 }
 
 /// What happens next.
-enum Next {
+enum BridgeEvent {
     /// The machine of a side has an event.
     Event(SideId, Event),
     /// The peer of a side sends nothing more.
@@ -130,10 +130,10 @@ impl<'a> Bridge<'a> {
             let (wake_at, has_deadline) = (deadline.unwrap_or_else(Instant::now), deadline.is_some());
             tokio::select! {
                 next = poll_fn(|cx| self.poll(cx)) => match next {
-                    Next::Event(side, event) => self.on_event(side, event),
-                    Next::HalfClosed => {}
-                    Next::Evicted(side, reason) => self.evict(side, reason),
-                    Next::Closed => break,
+                    BridgeEvent::Event(side, event) => self.on_event(side, event),
+                    BridgeEvent::HalfClosed => {}
+                    BridgeEvent::Evicted(side, reason) => self.evict(side, reason),
+                    BridgeEvent::Closed => break,
                 },
                 () = &mut stop, if !is_stopped => {
                     is_stopped = true;
@@ -157,7 +157,7 @@ impl<'a> Bridge<'a> {
     }
 
     /// Polls both sides for the next event. A side is read only while there is memory for its messages.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<BridgeEvent> {
         self.turn = self.turn.other();
         for at in [self.turn, self.turn.other()] {
             if self.sides[at].is_closed() {
@@ -166,22 +166,22 @@ impl<'a> Bridge<'a> {
             let event = self.poll_side(at, cx);
             self.learn_frame_limit(at);
             if let Poll::Ready(Some(event)) = event {
-                return Poll::Ready(Next::Event(at, event));
+                return Poll::Ready(BridgeEvent::Event(at, event));
             }
             if self.sides[at].check_half_closed() {
-                return Poll::Ready(Next::HalfClosed);
+                return Poll::Ready(BridgeEvent::HalfClosed);
             }
         }
-        if self.sides.iter().all(Side::is_closed) { Poll::Ready(Next::Closed) } else { self.poll_memory(cx) }
+        if self.sides.iter().all(Side::is_closed) { Poll::Ready(BridgeEvent::Closed) } else { self.poll_memory(cx) }
     }
 
     /// The next event of a side. Meanwhile its link may have written what it was given.
     fn poll_side(&mut self, at: SideId, cx: &mut Context<'_>) -> Poll<Option<Event>> {
         let incoming = &self.ledgers[at.other()];
-        let has_room = self.sides[at.other()].is_closed() || incoming.has_room();
+        let has_capacity = self.sides[at.other()].is_closed() || incoming.has_capacity();
         let next_frame = if incoming.is_arriving() { NextFrame::GoesOn } else { NextFrame::Begins };
         let side = &mut self.sides[at];
-        side.driver.set_reading(has_room);
+        side.driver.set_reading(has_capacity);
         let event = side.poll_event(cx, next_frame);
         if side.driver.has_flushed() {
             self.ledgers[at].flushed();
@@ -190,7 +190,7 @@ impl<'a> Bridge<'a> {
     }
 
     /// Looks after the memory of the messages that wait for either side.
-    fn poll_memory(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+    fn poll_memory(&mut self, cx: &mut Context<'_>) -> Poll<BridgeEvent> {
         for at in SideId::BOTH {
             // Once a side closes, its messages fail and give their memory back.
             if !self.sides[at].is_kept_open() {
@@ -202,7 +202,7 @@ impl<'a> Bridge<'a> {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
-                Poll::Ready(Err(reason)) => return Poll::Ready(Next::Evicted(at, reason)),
+                Poll::Ready(Err(reason)) => return Poll::Ready(BridgeEvent::Evicted(at, reason)),
                 Poll::Pending => {}
             }
         }

@@ -21,7 +21,7 @@ pub enum Downstream {
     /// By Unix socket.
     Unix {
         /// What listens.
-        listener: unix::Listener,
+        listener: unix::UnixSocketListener,
         /// The longest frame that clients take.
         cap: u64,
         /// The longest frame that we take.

@@ -193,7 +193,7 @@ impl Ledger {
     }
 
     /// Whether the sender may be read: there is room for one more message.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn has_capacity(&self) -> bool {
         if !self.unreserved.is_empty() || self.waiting.len() >= MAX_WAITING_MESSAGES {
             return false;
         }
@@ -337,11 +337,11 @@ mod tests {
     async fn past_eight_megabytes_beside_the_largest_message_the_sender_is_not_read() {
         let mut ledger = Ledger::new(Budget::default().account(Some("one")));
         let largest = insert(&mut ledger, 30 << 20);
-        assert!(ledger.has_room());
+        assert!(ledger.has_capacity());
         insert(&mut ledger, 8 << 20);
-        assert!(!ledger.has_room());
+        assert!(!ledger.has_capacity());
         drop(ledger.remove(largest));
-        assert!(ledger.has_room(), "now it is the largest itself");
+        assert!(ledger.has_capacity(), "now it is the largest itself");
     }
 
     #[tokio::test(start_paused = true)]
@@ -367,15 +367,15 @@ mod tests {
         let schedule = Schedule { started: now(), timeout: Duration::MAX };
         let taken = budget.account(Some("other")).reserve(50_000, schedule);
         insert(&mut ledger, 70_000);
-        assert!(!ledger.has_room() && budget.held() == 50_000);
+        assert!(!ledger.has_capacity() && budget.held() == 50_000);
         drop(taken);
         poll_fn(|cx| ledger.poll_memory(cx)).await.expect("memory");
-        assert!(ledger.has_room() && budget.held() == 70_000);
+        assert!(ledger.has_capacity() && budget.held() == 70_000);
         // A message larger than the whole limit does not block later ones after it is sent.
         let huge = insert(&mut ledger, 500_000);
-        assert!(!ledger.has_room());
+        assert!(!ledger.has_capacity());
         drop(ledger.sent(huge));
-        assert!(ledger.has_room());
+        assert!(ledger.has_capacity());
     }
 
     #[tokio::test(start_paused = true)]

@@ -50,12 +50,12 @@ struct SameId {
     /// How many there are.
     count: u32,
     /// The purpose of the last of them.
-    purpose: Purpose,
+    purpose: RequestPurpose,
 }
 
 /// The purpose of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Purpose {
+enum RequestPurpose {
     /// To begin, to resume, or to follow a channel. Clients take an error for the host's refusal, and a close for a reason to ask
     /// again on the next link.
     Resume,
@@ -130,7 +130,7 @@ impl PendingRequests {
         match parsed.kind() {
             Kind::Request => {
                 let is_resumed = matches!(parsed.method().as_deref(), Some("initialize" | "reconnect" | "subscribe"));
-                let purpose = if is_resumed { Purpose::Resume } else { Purpose::Other };
+                let purpose = if is_resumed { RequestPurpose::Resume } else { RequestPurpose::Other };
                 self.to[from.other()].add(id.unwrap_or(Id::Unknown), purpose);
             }
             Kind::Response => id.into_iter().for_each(|id| self.to[from].remove(id)),
@@ -185,7 +185,7 @@ impl PendingRequests {
     pub(super) fn fail_all(&mut self, to: SideId, error: &ErrorReply, answered: Answered) -> Failed {
         let Pending { ids, may_have_more, .. } = std::mem::take(&mut self.to[to]);
         let unknown = ids.get(&Id::Unknown).map_or(0, |same| same.count.into());
-        let is_answered = |same: &SameId| answered == Answered::All || same.purpose == Purpose::Other;
+        let is_answered = |same: &SameId| answered == Answered::All || same.purpose == RequestPurpose::Other;
         let responses =
             ids.iter().filter(|(_, same)| is_answered(same)).filter_map(|(id, _)| error.response(id)).collect();
         Failed { responses, unknown: u64::from(may_have_more).saturating_add(unknown) }
@@ -193,7 +193,7 @@ impl PendingRequests {
 }
 
 impl Pending {
-    fn add(&mut self, id: Id, purpose: Purpose) {
+    fn add(&mut self, id: Id, purpose: RequestPurpose) {
         let is_known = self.ids.len() < MAX_IDS || self.ids.contains_key(&id);
         let id = if is_known { id } else { Id::Unknown };
         let same = self.ids.entry(id).or_insert(SameId { count: 0, purpose });

@@ -28,14 +28,14 @@ pub async fn connect(path: impl AsRef<Path>, capacity: Capacity, max_frame_bytes
 
 /// Accepts connections on a Unix socket. Only our user may open its file, which is removed when this is dropped.
 #[derive(Debug)]
-pub struct Listener {
+pub struct UnixSocketListener {
     listener: UnixListener,
     path: PathBuf,
     /// The device and inode of our file. If another file is at the path by then, it is not removed.
     file: (u64, u64),
 }
 
-impl Listener {
+impl UnixSocketListener {
     /// Listens at a path. A socket file on which nobody answers is replaced; anything else that is there stays.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for UnixSocketListener {
     fn drop(&mut self) {
         let is_ours = |file: std::fs::Metadata| (file.dev(), file.ino()) == self.file;
         if std::fs::symlink_metadata(&self.path).is_ok_and(is_ours) {

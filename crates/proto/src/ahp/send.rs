@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::handshake::Role;
 use super::negotiate::Chunking;
 use super::order;
-use super::wire::{self, Plan, SegmentWriter};
+use super::wire::{self, SegmentPlan, SegmentWriter};
 use crate::error::{Over, SendError};
 use crate::event_queue::EventQueue;
 use crate::limits::{Limits, MIN_FRAME_BYTES};
@@ -55,7 +55,7 @@ struct OutgoingGroup {
     out: Outgoing,
     reader: MessageReader,
     id: u128,
-    plan: Plan,
+    plan: SegmentPlan,
     index: u64,
 }
 
@@ -254,7 +254,7 @@ impl Sender {
         item: &QueuedMessage,
         theirs: Option<Chunking>,
         now: Instant,
-    ) -> Result<(Plan, Duration), SendError> {
+    ) -> Result<(SegmentPlan, Duration), SendError> {
         let size = item.measure.bytes;
         let Some(theirs) = theirs.filter(|_| item.class != MessageClass::Segment) else {
             return Err(SendError::NoSegments(Over { size, limit: self.link.cap }));
@@ -266,7 +266,7 @@ impl Sender {
         let is_lively = self.short[0].is_some_and(|then| now.saturating_duration_since(then) < LIVELY);
         let longest = if is_lively || self.queue.has_waiting() { SHARED_FRAME } else { LONG_FRAME };
         let chosen = slow.map_or(longest, |n| n.clamp(SLOW_FRAME, longest)).min(largest);
-        let plan = Plan::new(size, chosen).or_else(|_| Plan::new(size, largest))?;
+        let plan = SegmentPlan::new(size, chosen).or_else(|_| SegmentPlan::new(size, largest))?;
         if let Some((Rate { bytes: rate, .. }, left)) = self.pace.believed(now) {
             let wire_bytes = plan.total.saturating_mul(plan.longest_frame());
             let limit_ms = u64::try_from(theirs.group_timeout.as_millis()).unwrap_or(u64::MAX);
@@ -279,7 +279,7 @@ impl Sender {
         Ok((plan, theirs.group_timeout))
     }
 
-    fn group(&mut self, out: Outgoing, plan: Plan) -> OutgoingGroup {
+    fn group(&mut self, out: Outgoing, plan: SegmentPlan) -> OutgoingGroup {
         self.groups = self.groups.wrapping_add(1);
         let reader = MessageReader::new(out.message.clone());
         OutgoingGroup { out, reader, id: group_name(&self.seed, self.groups), plan, index: 0 }

@@ -54,13 +54,13 @@ const QUOTES: u64 = 22;
 
 /// How a message is cut. Fixed when its group starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Plan {
+pub(crate) struct SegmentPlan {
     /// Bytes of the message in each segment but the last: a multiple of 3, so that only the last has padding.
     pub(crate) size: u64,
     pub(crate) total: u64,
 }
 
-impl Plan {
+impl SegmentPlan {
     /// Cuts `len` bytes into segments whose frames are at most `frame` bytes.
     pub(crate) fn new(len: u64, frame: u64) -> Result<Self, SendError> {
         let refused = SendError::TooManySegments(Over { size: len, limit: TOTAL_LIMIT.saturating_sub(1) });
@@ -98,7 +98,7 @@ pub(crate) struct SegmentWriter {
 
 impl SegmentWriter {
     /// The segment frame with the next bytes of `reader`; its group id is `id` in hex.
-    pub(crate) fn write(&mut self, id: u128, index: u64, plan: Plan, reader: &mut MessageReader) -> Message {
+    pub(crate) fn write(&mut self, id: u128, index: u64, plan: SegmentPlan, reader: &mut MessageReader) -> Message {
         let (len, total) = (len_usize(plan.size).min(reader.left()), plan.total);
         let front = format_args!("{HEAD}{id:032x}{INDEX}{index}{TOTAL}{total}{DATA}");
         if let Some(text) = reader.message().coded(|message| self.encode_whole(message)).cloned() {
@@ -354,7 +354,7 @@ mod tests {
     }
 
     fn frames(message: Message, frame: u64) -> Vec<Message> {
-        let plan = Plan::new(message.len() as u64, frame).unwrap();
+        let plan = SegmentPlan::new(message.len() as u64, frame).unwrap();
         let mut reader = MessageReader::new(message);
         let mut writer = SegmentWriter::default();
         let id = u128::from_be_bytes([0xab; 16]);
@@ -364,7 +364,7 @@ mod tests {
     #[test]
     fn memory_of_a_frame_is_kept_for_the_next_and_let_go_of_with_the_last() {
         let message = Message::from("x".repeat(1_000));
-        let plan = Plan::new(1_000, 600).unwrap();
+        let plan = SegmentPlan::new(1_000, 600).unwrap();
         let (mut reader, mut writer) = (MessageReader::new(message), SegmentWriter::default());
         let alone: Vec<bool> =
             (0..plan.total).map(|index| writer.write(7, index, plan, &mut reader).parts()[0].is_unique()).collect();
@@ -404,7 +404,7 @@ mod tests {
     fn a_frame_is_exactly_as_long_as_planned_and_never_longer_than_the_cap() {
         for len in [1, 2, 3, 100, 999, 20_000, 300_000] {
             for cap in (160..400).chain([900, 65_536]) {
-                let Ok(plan) = Plan::new(len, cap) else { continue };
+                let Ok(plan) = SegmentPlan::new(len, cap) else { continue };
                 let frames = frame_of(&"x".repeat(len as usize), cap);
                 let longest = frames.iter().map(Bytes::len).max().unwrap() as u64;
                 assert!(longest <= cap, "{longest} over {cap}");
@@ -432,14 +432,14 @@ mod tests {
     #[test]
     fn too_small_a_cap_or_too_many_segments_is_refused() {
         let fixed = len64(FIXED);
-        let refused = |len, frame| Plan::new(len, frame).unwrap_err();
+        let refused = |len, frame| SegmentPlan::new(len, frame).unwrap_err();
         assert!(matches!(refused(10, fixed), SendError::TooManySegments(Over { size: 10, limit: 65_535 })));
         assert!(matches!(refused(10, fixed + 5), SendError::TooManySegments { .. }));
-        assert_eq!(Plan::new(10, fixed + 6), Ok(Plan { size: 3, total: 4 }));
+        assert_eq!(SegmentPlan::new(10, fixed + 6), Ok(SegmentPlan { size: 3, total: 4 }));
         let most = 65_535 * 3;
-        assert_eq!(Plan::new(most, fixed + 14).unwrap(), Plan { size: 3, total: 65_535 });
-        assert!(Plan::new(most + 1, fixed + 14).is_err());
-        assert!(Plan::new(u64::MAX, u64::MAX).is_ok_and(|plan| plan.total == 2));
+        assert_eq!(SegmentPlan::new(most, fixed + 14).unwrap(), SegmentPlan { size: 3, total: 65_535 });
+        assert!(SegmentPlan::new(most + 1, fixed + 14).is_err());
+        assert!(SegmentPlan::new(u64::MAX, u64::MAX).is_ok_and(|plan| plan.total == 2));
     }
 
     #[test]

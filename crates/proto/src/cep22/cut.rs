@@ -14,7 +14,7 @@ const STRIDE: usize = 4096;
 
 /// How a message will be cut.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct TransferPlan {
     pub(super) start: Start,
     /// Where in the message each chunk ends, after the place where the first begins.
     ends: Vec<u32>,
@@ -22,7 +22,7 @@ pub(super) struct Plan {
     pub(super) frame: u64,
 }
 
-impl Plan {
+impl TransferPlan {
     /// Cuts the message and hashes it.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use crate::message::{len_usize, len64};
 use crate::outgoing::Outgoing;
 
 use super::Config;
-use super::cut::Plan;
+use super::cut::TransferPlan;
 use super::records::{Key, Name, may_be};
 use super::wire::Writer;
 
@@ -28,7 +28,7 @@ pub(super) struct OutgoingMessage {
     /// The id of its first frame, once the link has given it one.
     pub(super) began: Name,
     /// How it is cut, if it is a transfer.
-    pub(super) plan: Option<Plan>,
+    pub(super) plan: Option<TransferPlan>,
     /// The number of the next frame: 0 is the whole message or `start`, then come the chunks, then `end`.
     pub(super) next: u64,
     /// The `progress` of the first chunk, once chunks may be sent.

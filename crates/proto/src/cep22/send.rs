@@ -14,7 +14,7 @@ use crate::message::{Message, len64};
 use crate::outgoing::{Outgoing, check_depth, measure};
 use crate::queue::{Bond, SMALL_RUN};
 
-use super::cut::Plan;
+use super::cut::TransferPlan;
 use super::outgoing_message::OutgoingMessage;
 use super::records::{Key, Name, Peer, SentRequest};
 use super::wire::{ABORT, MAX_TOKEN, OWN_TOKEN, ParsedMessage, Writer};
@@ -329,10 +329,11 @@ impl Connection {
 
     /// Cuts a message. If it needs too many chunks at the limit that we learned, longer frames are tried: it could not be sent
     /// otherwise.
-    fn plan(&mut self, item: &OutgoingMessage) -> Result<Plan, SendError> {
+    fn plan(&mut self, item: &OutgoingMessage) -> Result<TransferPlan, SendError> {
         let [short, long] = [self.queues.learned, None].map(|cap| self.within(cap));
         let max_chunks = self.config.max_chunks;
-        let mut cut = |link| Plan::make(&item.what.message, item.token(), link, max_chunks, &mut self.queues.writer);
+        let mut cut =
+            |link| TransferPlan::make(&item.what.message, item.token(), link, max_chunks, &mut self.queues.writer);
         cut(&short).or_else(|_| cut(&long))
     }
 

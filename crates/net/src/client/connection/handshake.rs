@@ -5,7 +5,7 @@ use tracing::{info, warn};
 
 use super::{ConnectionPhase, Handshake, LiveConnection, PROTOCOL_ERROR, PendingRequest};
 use crate::client::error::RequestError;
-use crate::client::run::Next;
+use crate::client::run::NextAttempt;
 use crate::client::state::Reason;
 use crate::client::wire::{self, InitializeResult, ReconnectResult};
 use crate::link::Link;
@@ -43,7 +43,7 @@ impl<L: Link> LiveConnection<'_, L> {
                 warn!(code, "the host refused to begin");
                 let rejected = Reason::Rejected { code, message };
                 let why = rejected.to_string();
-                self.next = (code == UNSUPPORTED_VERSION).then_some(Next::Never(rejected));
+                self.next = (code == UNSUPPORTED_VERSION).then_some(NextAttempt::Never(rejected));
                 self.fail(why, CloseReason::Normal);
             }
             Err(_) => self.close(CloseReason::Normal),
@@ -63,7 +63,7 @@ impl<L: Link> LiveConnection<'_, L> {
                 info!("the host does not resume: {error}");
                 // Most hosts take one handshake a link, so a new conversation begins on another one.
                 self.core.session.cursor = None;
-                self.next = Some(Next::AtOnce);
+                self.next = Some(NextAttempt::AtOnce);
                 self.close(CloseReason::Normal);
             }
         }

@@ -18,14 +18,14 @@ pub(super) struct InFlight {
 
 #[derive(Debug)]
 struct HandedMessage {
-    purpose: Purpose,
+    purpose: SendPurpose,
     bytes: usize,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 /// Why a message was sent: who has to know whether it was.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Purpose {
+pub(super) enum SendPurpose {
     /// A request, by its id.
     Request(u64),
     /// A dispatched action, by its number.
@@ -36,7 +36,7 @@ pub(super) enum Purpose {
 
 impl InFlight {
     /// Whether another message may be given to the machine.
-    pub(super) const fn has_room(&self) -> bool {
+    pub(super) const fn has_capacity(&self) -> bool {
         self.bytes < WINDOW
     }
 
@@ -45,7 +45,7 @@ impl InFlight {
     }
 
     /// Adds a message. Returns its ticket.
-    pub(super) fn add(&mut self, purpose: Purpose, bytes: usize, permit: Option<OwnedSemaphorePermit>) -> u64 {
+    pub(super) fn add(&mut self, purpose: SendPurpose, bytes: usize, permit: Option<OwnedSemaphorePermit>) -> u64 {
         self.last_ticket = self.last_ticket.saturating_add(1);
         self.bytes = self.bytes.saturating_add(bytes);
         self.messages.insert(self.last_ticket, HandedMessage { purpose, bytes, _permit: permit });
@@ -53,7 +53,7 @@ impl InFlight {
     }
 
     /// The machine is done with a message. Returns why it was sent.
-    pub(super) fn done(&mut self, ticket: u64) -> Option<Purpose> {
+    pub(super) fn done(&mut self, ticket: u64) -> Option<SendPurpose> {
         let item = self.messages.remove(&ticket)?;
         self.bytes = self.bytes.saturating_sub(item.bytes);
         Some(item.purpose)

@@ -21,7 +21,7 @@ use super::{Exec, ExecConfig, ExecError, Exit, Pipes};
 pub struct Child {
     /// Held by whoever has the link, or waits for it next.
     turn: Arc<Semaphore>,
-    requests: mpsc::Sender<LinkRequest>,
+    requests: mpsc::Sender<LeaseRequest>,
     current: Arc<ProcessSlot>,
 }
 
@@ -46,7 +46,7 @@ impl Lease {
 }
 
 /// A request for a link, of a caller whose turn it is.
-struct LinkRequest {
+struct LeaseRequest {
     link: oneshot::Sender<Result<Exec, ExecError>>,
     /// Given back when the next caller can have the child.
     turn: OwnedSemaphorePermit,
@@ -87,7 +87,7 @@ impl Child {
         };
         let (answer, link) = oneshot::channel();
         if let Ok(turn) = turn
-            && self.requests.send(LinkRequest { link: answer, turn }).await.is_ok()
+            && self.requests.send(LeaseRequest { link: answer, turn }).await.is_ok()
             && let Ok(link) = link.await
         {
             return link;
@@ -165,9 +165,9 @@ impl ProcessSlot {
 }
 
 /// Lends the pipes to one link after the other, and keeps them in between.
-async fn lend_in_turn(pipes: Pipes, current: Arc<ProcessSlot>, mut requests: mpsc::Receiver<LinkRequest>) {
+async fn lend_in_turn(pipes: Pipes, current: Arc<ProcessSlot>, mut requests: mpsc::Receiver<LeaseRequest>) {
     let mut idle = Some(pipes);
-    while let Some(LinkRequest { link, turn }) = next_request(&mut idle, &mut requests).await {
+    while let Some(LeaseRequest { link, turn }) = next_request(&mut idle, &mut requests).await {
         // The caller has given up, so nothing is started for it.
         if link.is_closed() {
             continue;
@@ -189,7 +189,7 @@ async fn lend_in_turn(pipes: Pipes, current: Arc<ProcessSlot>, mut requests: mps
 }
 
 /// Waits for the next request. Meanwhile the child's output is discarded, so that it does not block, and its end is noticed.
-async fn next_request(idle: &mut Option<Pipes>, requests: &mut mpsc::Receiver<LinkRequest>) -> Option<LinkRequest> {
+async fn next_request(idle: &mut Option<Pipes>, requests: &mut mpsc::Receiver<LeaseRequest>) -> Option<LeaseRequest> {
     poll_fn(|cx| {
         // At the end of its output the child cannot be used any more.
         if idle.as_mut().is_some_and(|pipes| pipes.poll_idle(cx).is_ready()) {

@@ -21,7 +21,7 @@ use crate::event::{Incoming, Outgoing, Seal};
 use crate::inbox::{InboxSender, inbox};
 use crate::key_file::{self, KeyFile};
 use crate::link::{NostrLink, Side};
-use crate::pool::{Pool, Router, Shared};
+use crate::pool::{Pool, PoolState, Router};
 use crate::publication::Publication;
 
 /// How often silent clients are looked for.
@@ -124,7 +124,7 @@ struct Client {
 }
 
 impl Router for Arc<Clients> {
-    fn route(&self, message: Incoming, pool: &Shared) {
+    fn route(&self, message: Incoming, pool: &PoolState) {
         let key = message.from;
         if self.allow.as_ref().is_some_and(|allow| !allow.contains(&key)) {
             if let Some(permit) = pool.log.permit("not-allowed") {
@@ -146,7 +146,7 @@ impl Router for Arc<Clients> {
         {
             client.inbox.end("the client has begun a new session");
         }
-        if !table.contains_key(&key) && !make_room(&mut table, self.max) {
+        if !table.contains_key(&key) && !evict_idle_client(&mut table, self.max) {
             drop(table);
             if let Some(permit) = pool.log.permit("too-many-clients") {
                 let (limit, left_out) = (self.max, permit.left_out());
@@ -188,7 +188,7 @@ impl Clients {
 }
 
 /// Makes room for a client. Returns whether there is any.
-fn make_room(table: &mut HashMap<PublicKey, Client>, max: usize) -> bool {
+fn evict_idle_client(table: &mut HashMap<PublicKey, Client>, max: usize) -> bool {
     if table.len() < max {
         return true;
     }
@@ -210,7 +210,7 @@ fn is_initialize(message: &Incoming) -> bool {
 }
 
 /// Answers a request of a client that gets no session.
-fn answer(message: &Incoming, pool: &Shared, why: &str) {
+fn answer(message: &Incoming, pool: &PoolState, why: &str) {
     let text = Message::from(message.text.clone());
     let Ok(envelope) = Envelope::of(&text) else { return };
     let (Kind::Request, Some(id)) = (envelope.kind(), envelope.id(&text)) else { return };

@@ -57,12 +57,12 @@ struct AskingLink {
     arrivals: VecDeque<Arrival>,
     /// The kind under which the answer to each open request is published; the place is the id.
     kinds: Vec<Option<u16>>,
-    phase: Phase,
+    phase: InquiryPhase,
     reader: Option<Waker>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum InquiryPhase {
     Asking,
     /// All answers are here.
     Done,
@@ -71,7 +71,7 @@ enum Phase {
 
 /// What is needed of an answer.
 #[derive(Deserialize)]
-struct Answer<'a> {
+struct ServerResponse<'a> {
     id: Option<usize>,
     #[serde(borrow)]
     result: Option<&'a RawValue>,
@@ -85,8 +85,14 @@ struct Initialized {
 
 impl AskingLink {
     fn new(pool: Arc<Pool>, profile: Profile, relays: &[String]) -> Self {
-        let mut this =
-            Self { pool, profile, arrivals: VecDeque::new(), kinds: Vec::new(), phase: Phase::Asking, reader: None };
+        let mut this = Self {
+            pool,
+            profile,
+            arrivals: VecDeque::new(),
+            kinds: Vec::new(),
+            phase: InquiryPhase::Asking,
+            reader: None,
+        };
         let client = json!({"name": "breakbulk", "version": env!("CARGO_PKG_VERSION")});
         let params = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client});
         this.ask("initialize", &params, SERVER);
@@ -106,7 +112,7 @@ impl AskingLink {
     }
 
     fn hear(&mut self, text: &[u8]) {
-        let Ok(Answer { id: Some(id), result }) = serde_json::from_slice(text) else { return };
+        let Ok(ServerResponse { id: Some(id), result }) = serde_json::from_slice(text) else { return };
         let Some(kind) = self.kinds.get_mut(id).and_then(Option::take) else { return };
         match result {
             Some(result) if kind == SERVER => {
@@ -123,7 +129,7 @@ impl AskingLink {
         }
         if self.kinds.iter().all(Option::is_none) {
             info!("the server is announced");
-            self.phase = Phase::Done;
+            self.phase = InquiryPhase::Done;
         }
     }
 
@@ -176,15 +182,15 @@ impl Stream for AskingLink {
             return Poll::Ready(Some(Ok(arrival)));
         }
         match self.phase {
-            Phase::Asking => {
+            InquiryPhase::Asking => {
                 self.reader = Some(cx.waker().clone());
                 Poll::Pending
             }
-            Phase::Done => {
-                self.phase = Phase::Ended;
+            InquiryPhase::Done => {
+                self.phase = InquiryPhase::Ended;
                 Poll::Ready(Some(Ok(Arrival::Closed { code: 1000, text: "the server is announced".into() })))
             }
-            Phase::Ended => Poll::Ready(None),
+            InquiryPhase::Ended => Poll::Ready(None),
         }
     }
 }
@@ -202,7 +208,7 @@ impl Sink<Transmit> for AskingLink {
                 self.arrivals.push_back(Arrival::Acked { tag, result: Ok(Receipt::default()) });
                 self.hear(&bytes.to_bytes());
             }
-            Transmit::Close(_) => self.phase = Phase::Ended,
+            Transmit::Close(_) => self.phase = InquiryPhase::Ended,
         }
         if let Some(reader) = self.reader.take() {
             reader.wake();

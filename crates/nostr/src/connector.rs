@@ -11,7 +11,7 @@ use crate::event::{Incoming, Seal};
 use crate::inbox::{InboxSender, inbox};
 use crate::key_file::{self, KeyFileError};
 use crate::link::{NostrLink, Side};
-use crate::pool::{Pool, Router, Shared};
+use crate::pool::{Pool, PoolState, Router};
 
 /// Opens links to one server over relays. Each link has connections of its own; without a key file each also has a key of its own, so
 /// that nobody can tell that they belong together.
@@ -71,7 +71,7 @@ struct OneServer {
 }
 
 impl Router for OneServer {
-    fn route(&self, message: Incoming, pool: &Shared) {
+    fn route(&self, message: Incoming, pool: &PoolState) {
         if message.from != self.server {
             if let Some(permit) = pool.log.permit("stranger") {
                 tracing::info!(left_out = permit.left_out(), "a message of somebody who is not the server was dropped");

@@ -41,7 +41,7 @@ pub(crate) struct NostrLink {
     moved: Moved,
     /// Our last events, the oldest first.
     published: VecDeque<EventId>,
-    phase: Phase,
+    phase: LinkPhase,
 }
 
 /// Which side of MCP we are.
@@ -54,7 +54,7 @@ pub(crate) enum Side {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum LinkPhase {
     Open,
     /// We have closed. What is under way still goes out.
     Closing,
@@ -88,7 +88,7 @@ impl NostrLink {
             under_way: 0,
             moved: Moved::default(),
             published: VecDeque::new(),
-            phase: Phase::Open,
+            phase: LinkPhase::Open,
         }
     }
 
@@ -191,7 +191,7 @@ impl Stream for NostrLink {
     type Item = Result<Arrival, LinkError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.phase == Phase::Ended {
+        if self.phase == LinkPhase::Ended {
             return Poll::Ready(None);
         }
         if let Poll::Ready((tag, result)) = self.poll_acked(cx) {
@@ -205,7 +205,7 @@ impl Stream for NostrLink {
                     }
                 }
                 Some(Item::End(why)) => {
-                    self.phase = Phase::Ended;
+                    self.phase = LinkPhase::Ended;
                     return Poll::Ready(Some(Ok(Arrival::Closed { code: NORMAL, text: why.into() })));
                 }
                 None => return Poll::Ready(None),
@@ -219,16 +219,20 @@ impl Sink<Transmit> for NostrLink {
 
     /// Ready while few frames are under way. Whoever polls for receipts is woken by them.
     fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
-        if self.phase == Phase::Open && self.under_way >= MAX_UNDER_WAY { Poll::Pending } else { Poll::Ready(Ok(())) }
+        if self.phase == LinkPhase::Open && self.under_way >= MAX_UNDER_WAY {
+            Poll::Pending
+        } else {
+            Poll::Ready(Ok(()))
+        }
     }
 
     fn start_send(self: Pin<&mut Self>, item: Transmit) -> Result<(), LinkError> {
         let this = self.get_mut();
         match item {
-            Transmit::Frame { .. } if this.phase != Phase::Open => return Err(LinkError::Closed),
+            Transmit::Frame { .. } if this.phase != LinkPhase::Open => return Err(LinkError::Closed),
             Transmit::Frame { tag, bytes, meta } => this.publish(tag, &bytes, &meta),
             // Nostr has no close. The peer was told what it has to know in messages.
-            Transmit::Close(_) => this.phase = Phase::Closing,
+            Transmit::Close(_) => this.phase = LinkPhase::Closing,
         }
         Ok(())
     }
@@ -242,7 +246,7 @@ impl Sink<Transmit> for NostrLink {
         while self.under_way > 0 {
             let _ = ready!(self.poll_acked(cx));
         }
-        self.phase = Phase::Ended;
+        self.phase = LinkPhase::Ended;
         Poll::Ready(Ok(()))
     }
 }

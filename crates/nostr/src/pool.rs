@@ -21,17 +21,17 @@ const SEEN: usize = 16_384;
 /// Who gets the messages that arrive.
 pub(crate) trait Router: Send + Sync {
     /// Takes a message. Its sender has proven to be the sender; whether the sender is welcome is decided here.
-    fn route(&self, message: Incoming, pool: &Shared);
+    fn route(&self, message: Incoming, pool: &PoolState);
 }
 
 /// All relays. When the last link and the acceptor have dropped it, the connections end.
 pub(crate) struct Pool {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<PoolState>,
     _tasks: JoinSet<()>,
 }
 
 /// What all relays share.
-pub(crate) struct Shared {
+pub(crate) struct PoolState {
     pub(crate) keys: Keys,
     pub(crate) encryption: Encryption,
     /// Messages that were signed before this are replays.
@@ -77,7 +77,7 @@ impl Pool {
                 (RelayPort { queue, is_connected: AtomicBool::new(false) }, queued)
             })
             .unzip();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolState {
             keys,
             encryption: address.encryption,
             since: Timestamp::from(Timestamp::now().as_secs().saturating_sub(CLOCK_SKEW)),
@@ -112,7 +112,7 @@ impl Pool {
     }
 }
 
-impl Shared {
+impl PoolState {
     pub(crate) const fn relay_count(&self) -> usize {
         self.relays.len()
     }

@@ -20,10 +20,10 @@ use tracing::{debug, info, warn};
 
 use crate::address::RelayAddress;
 use crate::event::{CLOCK_SKEW, EPHEMERAL_WRAP, MESSAGE, WRAP};
-use crate::pool::Shared;
+use crate::pool::PoolState;
 use crate::publication::{Outcome, Publication};
 use crate::relay_info;
-use crate::relay_message::{Answer, RelayMessage, refusal};
+use crate::relay_message::{Rejection, RelayMessage, refusal};
 
 /// The name of our subscription.
 const SUBSCRIPTION: &str = "breakbulk";
@@ -58,7 +58,7 @@ pub(crate) struct RelayTask {
     index: usize,
     relay: RelayAddress,
     dialer: Dialer,
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     queue: mpsc::UnboundedReceiver<Arc<Publication>>,
     /// Events that wait for a connection, and since when.
     unsent: VecDeque<(Arc<Publication>, u32, Instant)>,
@@ -86,7 +86,7 @@ enum Confirming {
 /// A connection to the relay.
 struct Connection {
     link: BoxLink,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<QueuedFrame>,
     is_flushed: bool,
     /// Events that the relay has not confirmed.
     outstanding: HashMap<EventId, Outstanding>,
@@ -100,7 +100,7 @@ struct Connection {
 }
 
 /// What waits to be written.
-enum Waiting {
+enum QueuedFrame {
     Text(Bytes),
     Event(Arc<Publication>, u32),
 }
@@ -125,7 +125,7 @@ impl RelayTask {
         index: usize,
         relay: RelayAddress,
         mut dialer: Dialer,
-        shared: Arc<Shared>,
+        shared: Arc<PoolState>,
         queue: mpsc::UnboundedReceiver<Arc<Publication>>,
     ) -> Self {
         dialer.link.max_frame_bytes = MAX_RELAY_MESSAGE;
@@ -223,8 +223,8 @@ impl RelayTask {
         // What was never written may be a request, and be sent later.
         let written = outstanding.into_iter().map(|sent| (sent.publication, sent.tries, true));
         let waiting = connection.waiting.into_iter().filter_map(|waiting| match waiting {
-            Waiting::Event(publication, tries) => Some((publication, tries, false)),
-            Waiting::Text(_) => None,
+            QueuedFrame::Event(publication, tries) => Some((publication, tries, false)),
+            QueuedFrame::Text(_) => None,
         });
         let mut all: Vec<_> = written.chain(waiting).collect();
         // What else is so long would close the next connection.
@@ -246,7 +246,7 @@ impl RelayTask {
     /// Serves a connection until it ends. Returns its close code, and why it ended.
     async fn serve(&mut self, connection: &mut Connection) -> (u16, String) {
         self.subscribe(connection);
-        let unsent = self.unsent.drain(..).map(|(publication, tries, _)| Waiting::Event(publication, tries));
+        let unsent = self.unsent.drain(..).map(|(publication, tries, _)| QueuedFrame::Event(publication, tries));
         connection.waiting.extend(unsent);
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -254,7 +254,7 @@ impl RelayTask {
             let step = tokio::select! {
                 step = poll_fn(|cx| connection.poll(cx)) => step,
                 Some(publication) = self.queue.recv(), if connection.waiting.len() < MAX_WAITING => {
-                    connection.waiting.push_back(Waiting::Event(publication, 0));
+                    connection.waiting.push_back(QueuedFrame::Event(publication, 0));
                     continue;
                 }
                 _ = tick.tick() => {
@@ -327,12 +327,12 @@ impl RelayTask {
         };
         *self.confirming(&publication) = Confirming::Yes { last: Instant::now() };
         let outcome = match (is_taken, refusal(text)) {
-            (true, _) | (false, Answer::Duplicate) => Outcome::Taken,
-            (false, Answer::AuthRequired) if tries < MAX_TRIES && connection.challenge.is_some() => {
-                return connection.waiting.push_back(Waiting::Event(publication, tries));
+            (true, _) | (false, Rejection::Duplicate) => Outcome::Taken,
+            (false, Rejection::AuthRequired) if tries < MAX_TRIES && connection.challenge.is_some() => {
+                return connection.waiting.push_back(QueuedFrame::Event(publication, tries));
             }
-            (false, Answer::AuthRequired) => Outcome::Refused(Refusal::Other),
-            (false, Answer::Refused(refusal)) => Outcome::Refused(refusal),
+            (false, Rejection::AuthRequired) => Outcome::Refused(Refusal::Other),
+            (false, Rejection::Refused(refusal)) => Outcome::Refused(refusal),
         };
         if let Outcome::Refused(refusal) = outcome
             && let Some(permit) = self.shared.log.permit("refused")
@@ -374,7 +374,7 @@ impl RelayTask {
                     if publication.is_request || tries >= MAX_TRIES {
                         publication.settle(Outcome::Refused(Refusal::Other));
                     } else {
-                        connection.waiting.push_back(Waiting::Event(publication, tries));
+                        connection.waiting.push_back(QueuedFrame::Event(publication, tries));
                     }
                 }
                 _ => {
@@ -411,7 +411,7 @@ impl RelayTask {
     fn prove(&self, connection: &mut Connection, challenge: &str) {
         let proof = EventBuilder::auth(challenge, self.relay.url.clone()).sign_with_keys(&self.shared.keys);
         if let Ok(proof) = proof {
-            connection.waiting.push_front(Waiting::Text(Bytes::from(format!(r#"["AUTH",{}]"#, proof.as_json()))));
+            connection.waiting.push_front(QueuedFrame::Text(Bytes::from(format!(r#"["AUTH",{}]"#, proof.as_json()))));
         }
     }
 }
@@ -433,7 +433,7 @@ impl Connection {
     }
 
     fn say(&mut self, text: String) {
-        self.waiting.push_back(Waiting::Text(Bytes::from(text)));
+        self.waiting.push_back(QueuedFrame::Text(Bytes::from(text)));
     }
 
     /// Writes what waits, and reads. Nothing is lost when the caller stops polling.
@@ -471,13 +471,13 @@ impl Connection {
             }
             let Some(waiting) = self.waiting.pop_front() else { break };
             let bytes = match &waiting {
-                Waiting::Text(text) => text.clone(),
-                Waiting::Event(publication, _) => publication.event.frame.clone(),
+                QueuedFrame::Text(text) => text.clone(),
+                QueuedFrame::Event(publication, _) => publication.event.frame.clone(),
             };
             let frame = Transmit::Frame { tag: Tag::default(), bytes: Message::from(bytes), meta: Meta::default() };
             let sent = Pin::new(&mut self.link).start_send(frame);
             self.is_flushed = false;
-            if let Waiting::Event(publication, tries) = waiting {
+            if let QueuedFrame::Event(publication, tries) = waiting {
                 // If the link has failed, the next step says so, and the event counts as one that was under way.
                 return Ok(Some(Step::Written(publication, tries)));
             }

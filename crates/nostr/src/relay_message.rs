@@ -49,7 +49,7 @@ impl RelayMessage {
 
 /// What the text of an `OK` means, when the event was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum Rejection {
     /// The relay has the event already.
     Duplicate,
     /// We have to prove who we are first.
@@ -59,15 +59,15 @@ pub(crate) enum Answer {
 }
 
 /// Reads the reason of a refusal. A reason that is not clearly about size counts as another one.
-pub(crate) fn refusal(text: &str) -> Answer {
+pub(crate) fn refusal(text: &str) -> Rejection {
     let text = text.to_ascii_lowercase();
     let prefix = text.split(':').next().unwrap_or_default();
     match prefix {
-        "duplicate" => Answer::Duplicate,
-        "auth-required" => Answer::AuthRequired,
-        "rate-limited" => Answer::Refused(Refusal::TooFast),
-        _ if is_about_size(&text) => Answer::Refused(Refusal::TooLarge),
-        _ => Answer::Refused(Refusal::Other),
+        "duplicate" => Rejection::Duplicate,
+        "auth-required" => Rejection::AuthRequired,
+        "rate-limited" => Rejection::Refused(Refusal::TooFast),
+        _ if is_about_size(&text) => Rejection::Refused(Refusal::TooLarge),
+        _ => Rejection::Refused(Refusal::Other),
     }
 }
 
@@ -98,16 +98,16 @@ mod tests {
         for text in
             ["invalid: event too large: 70000", "blocked: event size exceeds maximum", "error: event is too big"]
         {
-            assert_eq!(refusal(text), Answer::Refused(Refusal::TooLarge), "{text}");
+            assert_eq!(refusal(text), Rejection::Refused(Refusal::TooLarge), "{text}");
         }
         for text in
             ["error: could not connect to the database", "blocked: you are banned", "", "invalid: created_at too large"]
         {
-            assert_eq!(refusal(text), Answer::Refused(Refusal::Other), "{text}");
+            assert_eq!(refusal(text), Rejection::Refused(Refusal::Other), "{text}");
         }
-        assert_eq!(refusal("rate-limited: slow down, too large a burst"), Answer::Refused(Refusal::TooFast));
-        assert_eq!(refusal("duplicate: already have it"), Answer::Duplicate);
-        assert_eq!(refusal("auth-required: sign in"), Answer::AuthRequired);
+        assert_eq!(refusal("rate-limited: slow down, too large a burst"), Rejection::Refused(Refusal::TooFast));
+        assert_eq!(refusal("duplicate: already have it"), Rejection::Duplicate);
+        assert_eq!(refusal("auth-required: sign in"), Rejection::AuthRequired);
     }
 
     #[test]

@@ -43,10 +43,10 @@ const CLIENT_PATH: &str = "/client/hubs/";
 
 /// The relay. Cloning shares it.
 #[derive(Debug, Clone)]
-pub struct Relay(Arc<Shared>);
+pub struct Relay(Arc<RelayState>);
 
 #[derive(Debug)]
-struct Shared {
+struct RelayState {
     /// WebSockets that are open.
     sockets: AtomicUsize,
     config: RelayConfig,
@@ -68,7 +68,7 @@ impl Relay {
     #[must_use]
     pub fn new(config: RelayConfig) -> Self {
         let counters = Counters::default();
-        Self(Arc::new(Shared { sockets: AtomicUsize::new(0), config, hubs: Hubs::default(), counters }))
+        Self(Arc::new(RelayState { sockets: AtomicUsize::new(0), config, hubs: Hubs::default(), counters }))
     }
 
     /// Decides who may connect: who has a token for the hub, and speaks one of the two subprotocols. Set it as the gate of the listener.

@@ -126,7 +126,7 @@ struct ClientEntry {
 }
 
 /// What the task has to do.
-enum Task {
+enum AcceptorEvent {
     Hub(HubEvent),
     Tick,
     /// Nobody accepts clients any more.
@@ -148,27 +148,27 @@ impl HostTask {
             let (hub, peers) = (&mut self.hub, &mut self.peers);
             let work = std::future::poll_fn(|cx| {
                 peers.work(hub, cx);
-                hub.poll(cx, || peers.next_frame()).map(Task::Hub)
+                hub.poll(cx, || peers.next_frame()).map(AcceptorEvent::Hub)
             });
             let task = tokio::select! {
                 biased;
                 task = work => task,
-                _ = ticks.tick() => Task::Tick,
-                () = unwanted => Task::Unwanted,
+                _ = ticks.tick() => AcceptorEvent::Tick,
+                () = unwanted => AcceptorEvent::Unwanted,
             };
             match task {
-                Task::Hub(HubEvent::Text { group, user, data }) => self.receive(&group, user, &data),
-                Task::Hub(HubEvent::Acked { about, result }) => self.note_acked(about, result),
-                Task::Hub(HubEvent::Lost) => {
+                AcceptorEvent::Hub(HubEvent::Text { group, user, data }) => self.receive(&group, user, &data),
+                AcceptorEvent::Hub(HubEvent::Acked { about, result }) => self.note_acked(about, result),
+                AcceptorEvent::Hub(HubEvent::Lost) => {
                     tracing::debug!("the WebSocket to the hub is lost");
                     match self.hub.recover().await {
                         Ok(()) => self.peers.forgive_silence(),
                         Err(error) => self.begin_again(&error).await,
                     }
                 }
-                Task::Hub(HubEvent::Ended(error)) => self.begin_again(&error).await,
-                Task::Tick => self.peers.tick(&mut self.hub),
-                Task::Unwanted => {
+                AcceptorEvent::Hub(HubEvent::Ended(error)) => self.begin_again(&error).await,
+                AcceptorEvent::Tick => self.peers.tick(&mut self.hub),
+                AcceptorEvent::Unwanted => {
                     self.accepted = None;
                     self.hub.request(About::Other, Act::Leave(self.group.as_str().into()));
                 }

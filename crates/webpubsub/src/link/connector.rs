@@ -48,7 +48,7 @@ impl WebPubSubConnector {
 
     async fn open(&self, request: LinkRequest) -> Result<PeerLink, HubError> {
         let (link, host) = (random_id()?, self.address.host());
-        let groups = Groups { host: host_group(host), up: up_group(host, &link), down: down_group(host, &link) };
+        let groups = LinkGroups { host: host_group(host), up: up_group(host, &link), down: down_group(host, &link) };
         let roles = vec![
             format!("webpubsub.joinLeaveGroup.{}", groups.down),
             format!("webpubsub.sendToGroup.{}", groups.up),
@@ -94,7 +94,7 @@ impl From<WebPubSubAddressError> for DialError {
 }
 
 /// The groups of a link.
-struct Groups {
+struct LinkGroups {
     host: String,
     up: String,
     down: String,
@@ -105,17 +105,17 @@ struct ClientTask {
     hub: HubConnection,
     address: WebPubSubAddress,
     link: String,
-    groups: Groups,
+    groups: LinkGroups,
     peers: Peers,
     id: PeerId,
     /// What we take at first.
     grant: u64,
-    phase: Phase,
+    phase: LinkPhase,
     stop: CancellationToken,
 }
 
 /// How far the link has come.
-enum Phase {
+enum LinkPhase {
     /// The host was not heard of.
     Greeting {
         opened: oneshot::Sender<Result<PeerLink, HubError>>,
@@ -131,7 +131,7 @@ enum Phase {
 }
 
 /// What the task has to do.
-enum Task {
+enum ConnectorEvent {
     Hub(HubEvent),
     Tick,
     Stop,
@@ -142,7 +142,7 @@ impl ClientTask {
         hub: HubConnection,
         address: WebPubSubAddress,
         link: String,
-        groups: Groups,
+        groups: LinkGroups,
         opened: oneshot::Sender<Result<PeerLink, HubError>>,
         capacity: Capacity,
     ) -> Self {
@@ -150,7 +150,7 @@ impl ClientTask {
         let (peer, grant): (Arc<Peer>, u64) = peers.add(&groups.up, 0, true);
         let id = peer.id;
         let peer_link = PeerLink::new(peer, capacity, Some(stop.clone().drop_guard()));
-        let phase = Phase::Greeting { opened, link: peer_link, joined: false, since: Instant::now(), said: None };
+        let phase = LinkPhase::Greeting { opened, link: peer_link, joined: false, since: Instant::now(), said: None };
         Self { hub, address, link, groups, peers, id, grant, phase, stop }
     }
 
@@ -161,31 +161,31 @@ impl ClientTask {
         let mut hellos = interval(HELLO_AGAIN);
         loop {
             let stop = self.stop.clone();
-            let is_greeting = matches!(self.phase, Phase::Greeting { .. });
+            let is_greeting = matches!(self.phase, LinkPhase::Greeting { .. });
             let (hub, peers) = (&mut self.hub, &mut self.peers);
             let work = std::future::poll_fn(|cx| {
                 peers.work(hub, cx);
-                hub.poll(cx, || peers.next_frame()).map(Task::Hub)
+                hub.poll(cx, || peers.next_frame()).map(ConnectorEvent::Hub)
             });
             let task = tokio::select! {
                 biased;
                 task = work => task,
-                _ = ticks.tick() => Task::Tick,
-                _ = hellos.tick(), if is_greeting => Task::Tick,
-                () = stop.cancelled() => Task::Stop,
+                _ = ticks.tick() => ConnectorEvent::Tick,
+                _ = hellos.tick(), if is_greeting => ConnectorEvent::Tick,
+                () = stop.cancelled() => ConnectorEvent::Stop,
             };
             match task {
-                Task::Hub(event) => self.handle(event).await,
-                Task::Tick => {
+                ConnectorEvent::Hub(event) => self.handle(event).await,
+                ConnectorEvent::Tick => {
                     if is_greeting {
                         self.greet();
                     } else {
                         self.peers.tick(&mut self.hub);
                     }
                 }
-                Task::Stop => break,
+                ConnectorEvent::Stop => break,
             }
-            if matches!(self.phase, Phase::Ended) || !self.peers.take_ended().is_empty() {
+            if matches!(self.phase, LinkPhase::Ended) || !self.peers.take_ended().is_empty() {
                 break;
             }
         }
@@ -202,7 +202,7 @@ impl ClientTask {
             }
             HubEvent::Text { .. } => {}
             HubEvent::Acked { about: About::Join(_), result: Ok(()) } => {
-                if let Phase::Greeting { joined, .. } = &mut self.phase {
+                if let LinkPhase::Greeting { joined, .. } = &mut self.phase {
                     *joined = true;
                 }
                 self.greet();
@@ -235,7 +235,7 @@ impl ClientTask {
 
     /// Says hello, if it is time for that, or gives up.
     fn greet(&mut self) {
-        let Phase::Greeting { joined: true, since, said, .. } = &mut self.phase else { return };
+        let LinkPhase::Greeting { joined: true, since, said, .. } = &mut self.phase else { return };
         let now = Instant::now();
         if now.duration_since(*since) >= WELCOME_TIMEOUT {
             let (host, hub) = (self.address.host().to_owned(), self.address.hub().to_owned());
@@ -250,37 +250,37 @@ impl ClientTask {
     }
 
     fn welcome(&mut self, instance: String, grant: u64) {
-        match std::mem::replace(&mut self.phase, Phase::Ended) {
-            Phase::Greeting { opened, link, .. } => {
+        match std::mem::replace(&mut self.phase, LinkPhase::Ended) {
+            LinkPhase::Greeting { opened, link, .. } => {
                 self.peers.set_granted(self.id, grant);
                 if opened.send(Ok(link)).is_ok() {
-                    self.phase = Phase::Open { instance };
+                    self.phase = LinkPhase::Open { instance };
                 }
             }
-            Phase::Open { instance: first } if first == instance => self.phase = Phase::Open { instance },
-            Phase::Open { .. } => {
+            LinkPhase::Open { instance: first } if first == instance => self.phase = LinkPhase::Open { instance },
+            LinkPhase::Open { .. } => {
                 let why = format!("two hosts are called {:?} in this hub", self.address.host());
                 self.peers.end(&mut self.hub, self.id, PeerEnd::Broken(why));
             }
-            Phase::Ended => {}
+            LinkPhase::Ended => {}
         }
     }
 
     /// A link that was closed before it began was refused.
     fn check_refusal(&mut self) {
-        if let (Phase::Greeting { .. }, Some((code, text))) = (&self.phase, self.peers.last_close.take()) {
+        if let (LinkPhase::Greeting { .. }, Some((code, text))) = (&self.phase, self.peers.last_close.take()) {
             self.fail(HubError::HostRefused { code, text });
         }
     }
 
     fn fail(&mut self, error: HubError) {
-        match std::mem::replace(&mut self.phase, Phase::Ended) {
-            Phase::Greeting { opened, .. } => drop(opened.send(Err(error))),
-            Phase::Open { .. } => {
+        match std::mem::replace(&mut self.phase, LinkPhase::Ended) {
+            LinkPhase::Greeting { opened, .. } => drop(opened.send(Err(error))),
+            LinkPhase::Open { .. } => {
                 tracing::debug!(%error, "the link through the hub has ended");
                 self.peers.lose_all();
             }
-            Phase::Ended => {}
+            LinkPhase::Ended => {}
         }
     }
 

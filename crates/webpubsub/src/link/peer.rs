@@ -132,17 +132,17 @@ impl Peer {
     }
 
     /// The next frame from the peer, or how the link has ended; if there is neither, the task is woken when there is.
-    pub(super) fn take_in(&self, cx: &Context<'_>) -> Option<Taken> {
+    pub(super) fn take_in(&self, cx: &Context<'_>) -> Option<PeerRead> {
         let mut state = self.lock();
         if let Some(frame) = state.inbox.pop_front() {
             state.taken = state.taken.saturating_add(cost(u64::try_from(frame.len()).unwrap_or(u64::MAX)));
             drop(state);
             self.bell.ring(self.id);
-            return Some(Taken::Frame(frame));
+            return Some(PeerRead::Frame(frame));
         }
         if let Some(end) = state.end.clone() {
             let was_told = std::mem::replace(&mut state.is_end_told, true);
-            return Some(if was_told { Taken::Nothing } else { Taken::End(end) });
+            return Some(if was_told { PeerRead::Nothing } else { PeerRead::End(end) });
         }
         state.reader = Some(cx.waker().clone());
         None
@@ -193,7 +193,7 @@ impl Peer {
 }
 
 /// What a link takes.
-pub(super) enum Taken {
+pub(super) enum PeerRead {
     Frame(Bytes),
     End(PeerEnd),
     /// The end was told before.

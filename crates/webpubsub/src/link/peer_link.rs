@@ -12,7 +12,7 @@ use breakbulk_proto::{Capacity, Measure, Meta, Overhead, Transmit};
 use futures_core::Stream;
 use futures_sink::Sink;
 
-use super::peer::{Peer, PeerEnd, Taken, Wish};
+use super::peer::{Peer, PeerEnd, PeerRead, Wish};
 use super::presence::MAX_DIGITS;
 use crate::wire;
 
@@ -72,17 +72,17 @@ impl Stream for PeerLink {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         Poll::Ready(match self.peer.take_in(cx) {
             None => return Poll::Pending,
-            Some(Taken::Frame(bytes)) => {
+            Some(PeerRead::Frame(bytes)) => {
                 self.moved.inward += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
                 Some(Ok(Arrival::Frame { bytes, meta: Meta::default() }))
             }
-            Some(Taken::End(end)) => Some(match end {
+            Some(PeerRead::End(end)) => Some(match end {
                 PeerEnd::Closed { code, text } => Ok(Arrival::Closed { code, text }),
                 PeerEnd::Silent(silence) => Err(LinkError::Silent(silence)),
                 PeerEnd::Broken(text) => Err(LinkError::Protocol(text)),
                 PeerEnd::Lost => Err(LinkError::Io(io::ErrorKind::ConnectionReset.into())),
             }),
-            Some(Taken::Nothing) => None,
+            Some(PeerRead::Nothing) => None,
         })
     }
 }

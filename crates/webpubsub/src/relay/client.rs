@@ -44,7 +44,7 @@ pub(super) struct ClientState {
     pub(super) permissions: Permissions,
     pub(super) groups: BTreeSet<Arc<str>>,
     pub(super) ack_ids: AckIds,
-    phase: Phase,
+    phase: ClientPhase,
     /// Counts the WebSockets that the client has had. The task of an older one finds that it is not the current one.
     generation: u64,
     /// Answers, which are sent before messages, and are lost with the WebSocket.
@@ -60,7 +60,7 @@ pub(super) struct ClientState {
 
 /// How far the life of a client has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum ClientPhase {
     /// It has a WebSocket.
     Connected,
     /// Its WebSocket has to be cut, as a network would do it.
@@ -127,7 +127,7 @@ impl Client {
             permissions,
             groups: BTreeSet::new(),
             ack_ids: AckIds::default(),
-            phase: Phase::Connected,
+            phase: ClientPhase::Connected,
             generation: 0,
             control: VecDeque::new(),
             queue: VecDeque::new(),
@@ -149,10 +149,10 @@ impl Client {
     pub(super) fn recover(&self, token: &str) -> Option<u64> {
         let is_ours = bool::from(token.as_bytes().ct_eq(self.reconnection_token.as_bytes()));
         let mut state = self.lock();
-        if !is_ours || matches!(state.phase, Phase::Closed(_)) {
+        if !is_ours || matches!(state.phase, ClientPhase::Closed(_)) {
             return None;
         }
-        state.phase = Phase::Connected;
+        state.phase = ClientPhase::Connected;
         state.generation += 1;
         state.sent = 0;
         state.control.clear();
@@ -166,31 +166,31 @@ impl Client {
     pub(super) fn lose(&self, generation: u64) -> bool {
         let mut state = self.lock();
         let is_current = state.generation == generation;
-        if is_current && matches!(state.phase, Phase::Connected | Phase::Cut) {
-            state.phase = Phase::Lost;
+        if is_current && matches!(state.phase, ClientPhase::Connected | ClientPhase::Cut) {
+            state.phase = ClientPhase::Lost;
             state.control = VecDeque::new();
             state.waker = None;
         }
-        is_current && state.phase == Phase::Lost && self.subprotocol == Subprotocol::Reliable
+        is_current && state.phase == ClientPhase::Lost && self.subprotocol == Subprotocol::Reliable
     }
 
     /// Whether it has had no WebSocket since the one of this generation.
     pub(super) fn is_lost_since(&self, generation: u64) -> bool {
         let state = self.lock();
-        state.generation == generation && state.phase == Phase::Lost
+        state.generation == generation && state.phase == ClientPhase::Lost
     }
 
     /// Whether it has a WebSocket.
     pub(super) fn is_connected(&self) -> bool {
-        self.lock().phase == Phase::Connected
+        self.lock().phase == ClientPhase::Connected
     }
 
     /// Cuts its WebSocket, if it has one.
     pub(super) fn cut(&self) -> bool {
         let mut state = self.lock();
-        let is_connected = state.phase == Phase::Connected;
+        let is_connected = state.phase == ClientPhase::Connected;
         if is_connected {
-            state.phase = Phase::Cut;
+            state.phase = ClientPhase::Cut;
             state.wake();
         }
         is_connected
@@ -199,10 +199,10 @@ impl Client {
     /// Ends it. Returns the bytes that waited for it; `None` if it was over before.
     pub(super) fn close(&self, closed: Closed) -> Option<u64> {
         let mut state = self.lock();
-        if matches!(state.phase, Phase::Closed(_)) {
+        if matches!(state.phase, ClientPhase::Closed(_)) {
             return None;
         }
-        state.phase = Phase::Closed(closed);
+        state.phase = ClientPhase::Closed(closed);
         state.queue = VecDeque::new();
         state.sent = 0;
         state.wake();
@@ -212,8 +212,8 @@ impl Client {
     /// Appends a message. The error says that too many wait already.
     pub(super) fn deliver(&self, published: &Arc<Published>, config: &RelayConfig) -> Result<bool, Overflow> {
         let mut state = self.lock();
-        if matches!(state.phase, Phase::Closed(_))
-            || (state.phase == Phase::Lost && self.subprotocol == Subprotocol::Simple)
+        if matches!(state.phase, ClientPhase::Closed(_))
+            || (state.phase == ClientPhase::Lost && self.subprotocol == Subprotocol::Simple)
         {
             return Ok(false);
         }
@@ -260,9 +260,9 @@ impl Client {
             return Some(SocketEnd::Drop);
         }
         match &state.phase {
-            Phase::Connected => {}
-            Phase::Cut | Phase::Lost => return Some(SocketEnd::Drop),
-            Phase::Closed(closed) => return Some(SocketEnd::Close(closed.clone())),
+            ClientPhase::Connected => {}
+            ClientPhase::Cut | ClientPhase::Lost => return Some(SocketEnd::Drop),
+            ClientPhase::Closed(closed) => return Some(SocketEnd::Close(closed.clone())),
         }
         if !state.waker.as_ref().is_some_and(|own| own.will_wake(waker)) {
             state.waker = Some(waker.clone());
@@ -274,7 +274,7 @@ impl Client {
     /// there is nothing.
     pub(super) fn next(&self, generation: u64) -> (Option<Message>, u64) {
         let mut state = self.lock();
-        if state.generation != generation || state.phase != Phase::Connected {
+        if state.generation != generation || state.phase != ClientPhase::Connected {
             return (None, 0);
         }
         if let Some(frame) = state.control.pop_front() {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::Shared;
+use super::RelayState;
 use super::client::{Client, Closed, Overflow, Published};
 
 /// The longest name of a hub.
@@ -161,7 +161,7 @@ impl Hubs {
     }
 
     /// Ends a client and forgets it.
-    pub(super) fn close(&self, shared: &Shared, name: &str, hub: &Hub, client: &Client, closed: Closed) {
+    pub(super) fn close(&self, shared: &RelayState, name: &str, hub: &Hub, client: &Client, closed: Closed) {
         let reason = closed.reason;
         if let Some(freed) = client.close(closed) {
             self.free(freed);
@@ -174,7 +174,7 @@ impl Hubs {
     /// forgotten, as the service does it.
     pub(super) fn deliver(
         &self,
-        shared: &Shared,
+        shared: &RelayState,
         name: &str,
         hub: &Hub,
         target: Target<'_>,
@@ -203,7 +203,7 @@ impl Hubs {
     /// Delivers a message to each of these. Returns those for which too many wait.
     fn deliver_each<'a>(
         &self,
-        shared: &Shared,
+        shared: &RelayState,
         receivers: impl Iterator<Item = &'a Arc<Client>> + Clone,
         message: &Arc<Published>,
     ) -> Result<Vec<Arc<Client>>, NoMemory> {

@@ -23,13 +23,13 @@ impl Permission {
 /// What a client may do.
 #[derive(Debug, Default)]
 pub(super) struct Permissions {
-    join: Groups,
-    send: Groups,
+    join: PermittedGroups,
+    send: PermittedGroups,
 }
 
 /// Which groups.
 #[derive(Debug, Default)]
-struct Groups {
+struct PermittedGroups {
     all: bool,
     named: BTreeSet<Box<str>>,
 }
@@ -62,7 +62,7 @@ impl Permissions {
         let groups = self.groups_mut(permission);
         match group {
             Some(group) => drop(groups.named.remove(group)),
-            None => *groups = Groups::default(),
+            None => *groups = PermittedGroups::default(),
         }
     }
 
@@ -80,7 +80,7 @@ impl Permissions {
         self.join.named.len() + self.send.named.len()
     }
 
-    const fn groups_mut(&mut self, permission: Permission) -> &mut Groups {
+    const fn groups_mut(&mut self, permission: Permission) -> &mut PermittedGroups {
         match permission {
             Permission::JoinLeaveGroup => &mut self.join,
             Permission::SendToGroup => &mut self.send,

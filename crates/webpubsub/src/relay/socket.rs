@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 use super::client::{Client, Closed, Published, SocketEnd, Subprotocol};
 use super::hub::{Hub, NoMemory, Target};
 use super::permissions::{Permission, Permissions};
-use super::{Admission, Relay, Shared};
+use super::{Admission, Relay, RelayState};
 use crate::token::Claims;
 use crate::wire::{self, Failure, Request};
 
@@ -37,7 +37,7 @@ struct Session {
 }
 
 /// Why a WebSocket has ended.
-enum End {
+enum DisconnectCause {
     /// By the client's state.
     Told(SocketEnd),
     /// The peer closed it, or the network did.
@@ -53,7 +53,7 @@ pub(super) async fn serve(relay: Relay, mut link: BoxLink, admission: Admission)
     let open = relay.0.sockets.fetch_add(1, Ordering::Relaxed);
     let begun = match open < relay.0.config.max_connections {
         true => Session::begin(relay.clone(), admission),
-        false => Err(crowded()),
+        false => Err(too_many_connections()),
     };
     let session = match begun {
         Ok(session) => {
@@ -73,7 +73,7 @@ pub(super) async fn serve(relay: Relay, mut link: BoxLink, admission: Admission)
     }
 }
 
-fn crowded() -> Closed {
+fn too_many_connections() -> Closed {
     Closed { reason: "too-many-clients", code: TRY_AGAIN, message: "There are too many clients.".into() }
 }
 
@@ -96,7 +96,7 @@ impl Session {
             Admission::New { hub: hub_name, subprotocol, claims } => {
                 let client = new_client(subprotocol, &claims)?;
                 let config = &relay.0.config;
-                let hub = relay.0.hubs.add(&hub_name, &client, config.max_clients).ok_or_else(crowded)?;
+                let hub = relay.0.hubs.add(&hub_name, &client, config.max_clients).ok_or_else(too_many_connections)?;
                 for group in claims.groups.iter().filter(|group| group.chars().nth(wire::MAX_GROUP_CHARS).is_none()) {
                     hub.join(&client, group, config.max_groups);
                 }
@@ -105,20 +105,20 @@ impl Session {
         }
     }
 
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &RelayState {
         &self.relay.0
     }
 
     async fn run(&self, link: &mut BoxLink) {
         let end = std::future::poll_fn(|cx| self.poll(link, cx)).await;
         match end {
-            End::Told(SocketEnd::Close(closed)) => say_closed(link, &closed).await,
-            End::Told(SocketEnd::Drop) | End::Gone => {}
-            End::Oversized => {
+            DisconnectCause::Told(SocketEnd::Close(closed)) => say_closed(link, &closed).await,
+            DisconnectCause::Told(SocketEnd::Drop) | DisconnectCause::Gone => {}
+            DisconnectCause::Oversized => {
                 self.shared().counters.refuse("frame-too-large");
                 drop(timeout(CLOSE_TIMEOUT, close(link)).await);
             }
-            End::OversizedUntold => {
+            DisconnectCause::OversizedUntold => {
                 self.shared().counters.refuse("frame-too-large");
                 let text = format!("max length: {}", self.shared().config.cap);
                 say_close(link, CloseReason::Program(self.shared().config.oversize_code, text)).await;
@@ -144,13 +144,13 @@ impl Session {
         self.shared().hubs.close(self.shared(), &self.hub_name, &self.hub, &self.client, closed);
     }
 
-    fn poll(&self, link: &mut BoxLink, cx: &mut Context<'_>) -> Poll<End> {
+    fn poll(&self, link: &mut BoxLink, cx: &mut Context<'_>) -> Poll<DisconnectCause> {
         loop {
             if let Some(end) = self.client.end_of(self.generation, cx.waker()) {
-                return Poll::Ready(End::Told(end));
+                return Poll::Ready(DisconnectCause::Told(end));
             }
             if self.write(link, cx).is_err() {
-                return Poll::Ready(End::Gone);
+                return Poll::Ready(DisconnectCause::Gone);
             }
             if !self.client.may_read(&self.shared().config) {
                 return Poll::Pending;
@@ -160,13 +160,13 @@ impl Session {
                 Poll::Ready(Some(Ok(Arrival::Frame { bytes, .. }))) => {
                     let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
                     if size > self.shared().config.cap {
-                        return Poll::Ready(End::OversizedUntold);
+                        return Poll::Ready(DisconnectCause::OversizedUntold);
                     }
                     self.shared().counters.receive(size);
                     self.handle(&bytes);
                 }
-                Poll::Ready(Some(Err(LinkError::FrameTooLarge(_)))) => return Poll::Ready(End::Oversized),
-                Poll::Ready(_) => return Poll::Ready(End::Gone),
+                Poll::Ready(Some(Err(LinkError::FrameTooLarge(_)))) => return Poll::Ready(DisconnectCause::Oversized),
+                Poll::Ready(_) => return Poll::Ready(DisconnectCause::Gone),
             }
         }
     }

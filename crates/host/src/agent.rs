@@ -56,7 +56,7 @@ use breakbulk_lifecycle::{Answer as Verdict, Failure, Id};
 
 pub(crate) use self::actions::{Command, Reaction, Step, SubAgentChat, Translator};
 pub(crate) use self::clock::{Clock, RealClock};
-pub use self::events::{EventSender, EventStream, EventsConfig, NoListener, Reservation, events};
+pub use self::events::{EventPermit, EventSender, EventStream, EventsConfig, NoListener, events};
 pub use self::merge::merge_actions;
 pub(crate) use self::merge::part_of;
 pub use self::process::ProcessLimits;

@@ -43,11 +43,11 @@ pub struct ContentReader {
     size: u64,
     etag: String,
     content_type: String,
-    source: Source,
+    source: ContentSource,
 }
 
 #[derive(Debug)]
-enum Source {
+enum ContentSource {
     File(Arc<std::fs::File>),
     Text(Box<TextSource>),
 }
@@ -92,7 +92,7 @@ impl ContentReader {
         let OpenFile { file, size, modified, content_type } = file;
         let since = modified.and_then(|modified| modified.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
         let etag = format!("\"{:x}-{size:x}\"", since.as_nanos());
-        Self { size, etag, content_type, source: Source::File(Arc::new(file)) }
+        Self { size, etag, content_type, source: ContentSource::File(Arc::new(file)) }
     }
 
     /// How long it is.
@@ -121,8 +121,8 @@ impl ContentReader {
         let end = range.end.min(range.start.saturating_add(PIECE_BYTES)).min(self.size);
         let wanted = end.saturating_sub(range.start);
         match &self.source {
-            Source::Text(source) => source.read(range.start..end).await.map_err(io::Error::other),
-            Source::File(file) => {
+            ContentSource::Text(source) => source.read(range.start..end).await.map_err(io::Error::other),
+            ContentSource::File(file) => {
                 let file = Arc::clone(file);
                 let read = move || {
                     let mut piece = vec![0; usize::try_from(wanted).unwrap_or(0)];
@@ -177,7 +177,7 @@ async fn text(
         size,
         etag: format!("\"{size:x}-{crc:08x}\""),
         content_type,
-        source: Source::Text(Box::new(source)),
+        source: ContentSource::Text(Box::new(source)),
     })
 }
 

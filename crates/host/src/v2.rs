@@ -1,7 +1,7 @@
 //! Serves clients of message protocol v2: one WebSocket each, with JSON texts as `breakbulk_lifecycle::v2::wire` has them.
 //!
 //! ```text
-//!  link ─▶ Connection ─▶ commands ─▶ gate ─▶ LogWriter ─▶ LOG ─▶ Feed (one for each watched session: a projector)
+//!  link ─▶ V2Connection ─▶ commands ─▶ gate ─▶ LogWriter ─▶ LOG ─▶ Feed (one for each watched session: a projector)
 //!   ▲          ▲                                           │       │
 //!   └──────────┴── Watcher (one for each watch) ◀──────────┴───────┘
 //! ```
@@ -29,14 +29,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use breakbulk::{Link, LogLimit};
-use breakbulk_lifecycle::v2::{Config, Source};
+use breakbulk_lifecycle::v2::{Config, LongContent};
 use breakbulk_proto::Budget;
 use tokio::sync::watch;
 
-use self::clients::Clients;
+use self::clients::V2Clients;
 use self::commands::MODE_OPTION;
 pub use self::config::V2Config;
-use self::connection::Connection;
+use self::connection::V2Connection;
 use self::done_commands::DoneCommands;
 pub(crate) use self::feed::Feeds;
 use self::moment::{SessionContext, session_state};
@@ -66,7 +66,7 @@ struct V2Inner {
     feeds: Arc<Feeds>,
     timers: Arc<PermissionTimers>,
     done: DoneCommands,
-    clients: Arc<Clients>,
+    clients: Arc<V2Clients>,
     counts: Counters,
     traffic: Arc<Traffic>,
     watches: AtomicU64,
@@ -98,12 +98,12 @@ impl V2 {
     /// Serves a client until its connection ends; returns why it ended. The principal is the one that the listener
     /// authenticated. Dropping the future cuts the link.
     pub async fn serve(&self, link: impl Link + 'static, principal: Option<Arc<str>>) -> EndReason {
-        Box::new(Connection::new(Arc::clone(&self.0), Box::new(link), principal)).run().await
+        Box::new(V2Connection::new(Arc::clone(&self.0), Box::new(link), principal)).run().await
     }
 
     /// Closes a link because there are too many connections; returns why it ended.
     pub async fn turn_away(&self, link: impl Link + 'static) -> EndReason {
-        Box::new(Connection::new(Arc::clone(&self.0), Box::new(link), None)).close(EndReason::Full).await
+        Box::new(V2Connection::new(Arc::clone(&self.0), Box::new(link), None)).close(EndReason::Full).await
     }
 
     /// How often each named event has happened: how connections ended, what was refused.
@@ -182,12 +182,14 @@ impl V2Inner {
 }
 
 /// Where the whole of something is that is cut.
-fn url_of(source: &Source<'_>) -> String {
+fn url_of(source: &LongContent<'_>) -> String {
     match source {
-        Source::Result { chat, turn, tool } => {
+        LongContent::Result { chat, turn, tool } => {
             format!("/content/result/{}/{}/{}", percent::name(chat), percent::name(turn), percent::name(tool))
         }
-        Source::Prompt { chat, turn } => format!("/content/prompt/{}/{}", percent::name(chat), percent::name(turn)),
+        LongContent::Prompt { chat, turn } => {
+            format!("/content/prompt/{}/{}", percent::name(chat), percent::name(turn))
+        }
     }
 }
 

@@ -104,14 +104,14 @@ struct ActivePrompt {
     turn: Id,
     /// How many messages have begun: their names are made from it.
     messages: u64,
-    message: Option<OpenMessage>,
-    calls: HashMap<Id, CallState>,
+    message: Option<ActiveMessage>,
+    calls: HashMap<Id, ActiveCall>,
     has_plan: bool,
 }
 
 /// A message that has not ended.
 #[derive(Debug)]
-struct OpenMessage {
+struct ActiveMessage {
     message: Id,
     /// The agent's own name for it.
     given: Option<String>,
@@ -122,7 +122,7 @@ struct OpenMessage {
 
 /// What is known of a call.
 #[derive(Debug)]
-struct CallState {
+struct ActiveCall {
     message: Id,
     block: Id,
     title: String,
@@ -374,7 +374,8 @@ impl Translator {
         let fields = if call.content.is_empty() { fields } else { fields.content(call.content) };
         self.tool_update(ToolCallUpdate::new(call.tool_call_id, fields));
         let call = self.turn.as_mut().and_then(|turn| turn.calls.get_mut(&id));
-        if let (Some(CallState { input: InputState::Open { announced: known }, .. }), Some(input)) = (call, announced) {
+        if let (Some(ActiveCall { input: InputState::Open { announced: known }, .. }), Some(input)) = (call, announced)
+        {
             *known = Some(input.to_string());
         }
     }
@@ -463,8 +464,8 @@ impl Translator {
 impl ActivePrompt {
     /// More text. It begins a message and a block where it does not continue the last ones.
     fn text(&mut self, given: Option<String>, kind: BlockType, text: String, events: &mut VecDeque<Event>) {
-        let is_other = |message: &OpenMessage| given.is_some() && message.given.is_some() && message.given != given;
-        let has_called = |message: &OpenMessage| message.block.is_none() && message.blocks > 0;
+        let is_other = |message: &ActiveMessage| given.is_some() && message.given.is_some() && message.given != given;
+        let has_called = |message: &ActiveMessage| message.block.is_none() && message.blocks > 0;
         if self.message.as_ref().is_some_and(|message| is_other(message) || has_called(message)) {
             self.end_message(events);
         }
@@ -498,7 +499,7 @@ impl ActivePrompt {
         let (tool, title) = (call.tool.clone(), call.title.clone());
         let kind = BlockKind::ToolInput(call);
         events.push_back(Event::BlockStarted { message: name.clone(), block: block.clone(), kind });
-        let state = CallState {
+        let state = ActiveCall {
             message: name,
             block,
             title,
@@ -512,13 +513,13 @@ impl ActivePrompt {
         self.calls.insert(tool, state);
     }
 
-    fn open_message(&mut self, given: Option<String>, events: &mut VecDeque<Event>) -> &mut OpenMessage {
+    fn open_message(&mut self, given: Option<String>, events: &mut VecDeque<Event>) -> &mut ActiveMessage {
         let (turn, number) = (&self.turn, &mut self.messages);
         let message = self.message.get_or_insert_with(|| {
             *number = number.saturating_add(1);
             let message = Id::from(format!("{turn}-m{number}"));
             events.push_back(Event::MessageStarted { message: message.clone(), agent: None });
-            OpenMessage { message, given: None, blocks: 0, block: None }
+            ActiveMessage { message, given: None, blocks: 0, block: None }
         });
         if given.is_some() {
             message.given = given;
@@ -547,7 +548,7 @@ impl ActivePrompt {
     }
 }
 
-impl OpenMessage {
+impl ActiveMessage {
     fn next_block(&mut self) -> Id {
         let block = Id::from(self.blocks.to_string());
         self.blocks = self.blocks.saturating_add(1);
@@ -561,7 +562,7 @@ impl OpenMessage {
     }
 }
 
-impl CallState {
+impl ActiveCall {
     /// The input is whole, or the call goes on without one.
     fn end_input(&mut self, input: Option<String>, events: &mut VecDeque<Event>) {
         if let InputState::Open { announced } = std::mem::replace(&mut self.input, InputState::Whole) {

@@ -50,17 +50,17 @@ use std::collections::VecDeque;
 use self::control::{Controls, RequestLine};
 use self::info::{Changed, Initialized};
 use self::permission::{Asked, Asks};
-use self::prompt::{Pending, Place, Prompts, UserLine};
+use self::prompt::{PendingPrompt, Place, PromptLine, Prompts};
 use self::turn::{Origin, Out, Turn};
 use self::wire::{Line, Maybe, Text};
 use crate::{Answer, Event, ExitReason, Failure, Id, Outcome, Received, Usage};
 
 pub use self::control::{Control, ControlError, Reply};
 pub use self::counts::Counts;
-pub use self::info::{Info, Model, SlashCommand};
+pub use self::info::{Info, ModelInfo, SlashCommand};
 pub use self::launch::{InvalidArgument, Launch};
 pub use self::permission::{
-    AnswerError, CHOICE_ALWAYS, CHOICE_DENY, CHOICE_MODE, CHOICE_ONCE, CHOICE_STOP, Permission,
+    AnswerError, CHOICE_ALWAYS, CHOICE_DENY, CHOICE_MODE, CHOICE_ONCE, CHOICE_STOP, PermissionRequest,
 };
 pub use self::prompt::{Part, Priority, Prompt};
 
@@ -92,7 +92,7 @@ impl Default for Limits {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Signal {
     /// The program wants a permission, and waits for [`answer`](Conversation::answer).
-    Permission(Box<Permission>),
+    Permission(Box<PermissionRequest>),
     /// The program does not wait for this answer any more.
     Withdrawn {
         /// The call.
@@ -154,7 +154,7 @@ pub struct Denial {
 pub struct Conversation {
     name: Id,
     limits: Limits,
-    phase: Phase,
+    phase: ProgramPhase,
     events: VecDeque<Event>,
     signals: VecDeque<Signal>,
     lines: VecDeque<Vec<u8>>,
@@ -175,7 +175,7 @@ pub struct Conversation {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum ProgramPhase {
     Running,
     Ended,
 }
@@ -204,7 +204,7 @@ impl Conversation {
         Self {
             name: name.into(),
             limits,
-            phase: Phase::Running,
+            phase: ProgramPhase::Running,
             events: VecDeque::new(),
             signals: VecDeque::new(),
             lines: VecDeque::new(),
@@ -223,9 +223,9 @@ impl Conversation {
 
     /// Hands a prompt over.
     pub fn send(&mut self, prompt: Prompt) {
-        self.lines.push_back(permission::line(&UserLine::new(&prompt)));
+        self.lines.push_back(permission::line(&PromptLine::new(&prompt)));
         self.prompts.push(prompt);
-        if self.phase == Phase::Ended {
+        if self.phase == ProgramPhase::Ended {
             self.fail_prompts(&Outcome::Failed(Failure::new("agentEnded", "The agent's program has ended.")));
         }
     }
@@ -241,7 +241,7 @@ impl Conversation {
         }
         self.lines.push_back(permission::line(&RequestLine::new(&request, &control)));
         self.controls.insert(request.clone(), control);
-        if self.phase == Phase::Ended {
+        if self.phase == ProgramPhase::Ended {
             self.fail_controls();
         }
         request
@@ -267,7 +267,7 @@ impl Conversation {
 
     /// Takes one line that the program has written, with or without its line break.
     pub fn receive(&mut self, line: &[u8]) -> Received {
-        if self.phase == Phase::Ended {
+        if self.phase == ProgramPhase::Ended {
             return Received::Ignored;
         }
         let line = line.trim_ascii();
@@ -294,10 +294,10 @@ impl Conversation {
     /// The program has ended: the open turn ends, each prompt that it never began gets a turn that says so, and what it
     /// was asked is not answered.
     pub fn end(&mut self, reason: ExitReason) {
-        if self.phase == Phase::Ended {
+        if self.phase == ProgramPhase::Ended {
             return;
         }
-        self.phase = Phase::Ended;
+        self.phase = ProgramPhase::Ended;
         self.lines.clear();
         if self.turn.is_some() {
             self.end_turn(reason.outcome());
@@ -389,7 +389,7 @@ impl Conversation {
     }
 
     fn assistant(&mut self, text: &str, line: &Line<'_>) -> Option<Received> {
-        let message: wire::Message<'_> = wire::parse(line.message?)?;
+        let message: wire::ApiMessage<'_> = wire::parse(line.message?)?;
         let about: wire::AssistantLine<'_> = serde_json::from_str(text).ok()?;
         if self.is_late(line) {
             return Some(Received::Ignored);
@@ -397,14 +397,14 @@ impl Conversation {
         self.begin_turn(&[]);
         self.in_turn(|turn, out| {
             turn.error = about.error.to_owned().or_else(|| turn.error.take());
-            turn.told(line, &message, out);
+            turn.assistant_message(line, &message, out);
         });
         self.forget_ended_asks();
         Some(Received::Taken)
     }
 
     fn user(&mut self, text: &str, line: &Line<'_>) -> Option<Received> {
-        let message: wire::Message<'_> = wire::parse(line.message?)?;
+        let message: wire::ApiMessage<'_> = wire::parse(line.message?)?;
         let about: wire::UserLine<'_> = serde_json::from_str(text).ok()?;
         if about.is_replay.0 == Some(true) || self.is_late(line) {
             return Some(Received::Ignored);
@@ -688,8 +688,8 @@ impl Conversation {
         }
     }
 
-    fn start_prompted(&mut self, pending: Pending) {
-        let Pending { turn, uuid, is_interrupted, .. } = pending;
+    fn start_prompted(&mut self, pending: PendingPrompt) {
+        let PendingPrompt { turn, uuid, is_interrupted, .. } = pending;
         self.start_turn(turn, Origin::Prompt { uuid }, is_interrupted);
     }
 
@@ -828,7 +828,7 @@ impl Conversation {
 }
 
 impl Denial {
-    fn new(wire: &wire::Denial<'_>) -> Self {
+    fn new(wire: &wire::PermissionDenial<'_>) -> Self {
         Self { tool: wire.tool_use_id.as_str().into(), name: wire.tool_name.as_str().to_owned() }
     }
 }

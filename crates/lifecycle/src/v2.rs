@@ -63,7 +63,7 @@ pub mod wire;
 
 pub use cursor::{Cursor, Kept, Start};
 pub use model::{Author, Block, Message, MessageState, Model, Permission, Tool, ToolOutcome};
-pub use projector::{Config, Projector, SnapshotPieces, Source, WaitingPermission, result_pieces};
+pub use projector::{Config, LongContent, Projector, SnapshotPieces, WaitingPermission, result_pieces};
 
 /// How long a permission waits for an answer, in milliseconds: 120 s. Then it is denied.
 pub const PERMISSION_TIMEOUT_MS: u64 = 120_000;

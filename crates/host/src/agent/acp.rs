@@ -61,19 +61,19 @@ impl AcpConfig {
 /// An agent that speaks ACP.
 pub struct Acp {
     config: Arc<AcpConfig>,
-    told: Arc<Told>,
+    program_info: Arc<AcpProgramInfo>,
 }
 
-/// What the program has told last. All its conversations add to it.
+/// What the program said last about itself. All its conversations update it.
 #[derive(Debug, Default)]
-struct Told {
-    known: Mutex<Known>,
+struct AcpProgramInfo {
+    options: Mutex<SessionOptions>,
     commands: KnownCommands,
 }
 
-/// What a program has told about itself. It is not known before the first conversation.
+/// The modes and options that the program offers. They are unknown before the first conversation.
 #[derive(Debug, Default)]
-struct Known {
+struct SessionOptions {
     modes: Option<SessionModeState>,
     options: Vec<SessionConfigOption>,
     /// The models of an agent that has no option for them.
@@ -84,11 +84,11 @@ impl Acp {
     /// An agent that is run like this.
     #[must_use]
     pub fn new(config: AcpConfig) -> Self {
-        Self { config: Arc::new(config), told: Arc::default() }
+        Self { config: Arc::new(config), program_info: Arc::default() }
     }
 }
 
-impl Known {
+impl SessionOptions {
     /// The values of the option of a category, and their names.
     fn values(&self, category: &SessionConfigOptionCategory) -> Vec<(String, String)> {
         let option = self.options.iter().find(|option| option.category.as_ref() == Some(category));
@@ -139,7 +139,7 @@ impl Agent for Acp {
             provider: program.name.clone(),
             display_name: program.name.clone(),
             description: "An agent of this machine that speaks the Agent Client Protocol.".to_owned(),
-            models: lock(&self.told.known).models().into_iter().map(model).collect(),
+            models: lock(&self.program_info.options).models().into_iter().map(model).collect(),
             protected_resources: None,
             customizations: None,
             capabilities: None,
@@ -147,7 +147,7 @@ impl Agent for Acp {
     }
 
     fn start(&self, start: Start) -> BoxFuture<'_, Result<Started, AgentError>> {
-        Box::pin(conversation::start(Arc::clone(&self.config), Arc::clone(&self.told), start))
+        Box::pin(conversation::start(Arc::clone(&self.config), Arc::clone(&self.program_info), start))
     }
 
     fn check(&self) -> BoxFuture<'_, Result<(), AgentError>> {
@@ -159,11 +159,11 @@ impl Agent for Acp {
     }
 
     fn commands(&self, directory: &Path) -> Vec<AgentCommand> {
-        self.told.commands.of(directory)
+        self.program_info.commands.of(directory)
     }
 
     fn options(&self, _chosen: &JsonObject) -> SessionConfigSchema {
-        let (program, known) = (&self.config.program, lock(&self.told.known));
+        let (program, known) = (&self.config.program, lock(&self.program_info.options));
         let property = |default: &Option<String>, values: Vec<(String, String)>, title: &str, about: &str| {
             let (ids, names): (Vec<_>, Vec<_>) = values.into_iter().unzip();
             SessionConfigPropertySchema {

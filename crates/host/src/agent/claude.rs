@@ -26,7 +26,7 @@ use ahp_types::state::{
     AgentCapabilities, AgentInfo, MultipleChatsCapability, MultipleWorkingDirectoriesCapability,
     SessionConfigPropertySchema, SessionConfigSchema, SessionModelInfo,
 };
-use breakbulk_lifecycle::claude::{Info, Limits, Model, SlashCommand};
+use breakbulk_lifecycle::claude::{Info, Limits, ModelInfo, SlashCommand};
 use serde_json::{Value, json};
 
 use super::program::{KnownCommands, MODEL, ProgramConfig};
@@ -69,17 +69,17 @@ impl Default for ClaudeConfig {
 /// The Claude Code program.
 pub struct Claude {
     config: Arc<ClaudeConfig>,
-    told: Arc<Told>,
+    program_info: Arc<ClaudeProgramInfo>,
 }
 
-/// What the program has told last. All its conversations add to it.
+/// What the program said last about itself. All its conversations update it.
 #[derive(Debug, Default)]
-struct Told {
-    models: Mutex<Vec<Model>>,
+struct ClaudeProgramInfo {
+    models: Mutex<Vec<ModelInfo>>,
     commands: KnownCommands,
 }
 
-impl Told {
+impl ClaudeProgramInfo {
     /// Takes what the program says about itself in this working directory.
     fn take(&self, directory: &Path, info: &Info) {
         if !info.models.is_empty() {
@@ -98,11 +98,11 @@ impl Claude {
     /// A program that is run like this.
     #[must_use]
     pub fn new(config: ClaudeConfig) -> Self {
-        Self { config: Arc::new(config), told: Arc::default() }
+        Self { config: Arc::new(config), program_info: Arc::default() }
     }
 
     fn models(&self) -> Vec<SessionModelInfo> {
-        let told = lock(&self.told.models).clone();
+        let told = lock(&self.program_info.models).clone();
         let model = |id: String, name: String| self.config.program.model_info(id, name, Some(true));
         if told.is_empty() {
             return MODELS.iter().map(|(id, name)| model((*id).to_owned(), (*name).to_owned())).collect();
@@ -133,7 +133,7 @@ impl Agent for Claude {
     }
 
     fn start(&self, start: Start) -> BoxFuture<'_, Result<Started, AgentError>> {
-        Box::pin(conversation::start(Arc::clone(&self.config), Arc::clone(&self.told), start))
+        Box::pin(conversation::start(Arc::clone(&self.config), Arc::clone(&self.program_info), start))
     }
 
     fn check(&self) -> BoxFuture<'_, Result<(), AgentError>> {
@@ -145,7 +145,7 @@ impl Agent for Claude {
     }
 
     fn commands(&self, directory: &Path) -> Vec<AgentCommand> {
-        self.told.commands.of(directory)
+        self.program_info.commands.of(directory)
     }
 
     fn options(&self, _chosen: &JsonObject) -> SessionConfigSchema {

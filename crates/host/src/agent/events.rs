@@ -64,14 +64,14 @@ impl EventSender {
     ///
     /// # Errors
     /// The receiver is gone.
-    pub async fn reserve(&self, event: &Event) -> Result<Reservation<'_>, NoListener> {
+    pub async fn reserve(&self, event: &Event) -> Result<EventPermit<'_>, NoListener> {
         let permit = Arc::clone(&self.free_bytes).acquire_many_owned(self.weight(event));
         let permit = tokio::select! {
             permit = permit => permit.map_err(|_closed| NoListener)?,
             () = self.sender.closed() => return Err(NoListener),
         };
         let slot = self.sender.reserve().await.map_err(|_closed| NoListener)?;
-        Ok(Reservation { slot, permit })
+        Ok(EventPermit { slot, permit })
     }
 
     /// Adds an event to the queue if it is not full; returns whether it did. For an agent that cannot wait.
@@ -88,12 +88,12 @@ impl EventSender {
 
 /// Space in the queue for one event.
 #[derive(Debug)]
-pub struct Reservation<'a> {
+pub struct EventPermit<'a> {
     slot: mpsc::Permit<'a, Queued>,
     permit: OwnedSemaphorePermit,
 }
 
-impl Reservation<'_> {
+impl EventPermit<'_> {
     /// Adds the event to the queue.
     pub fn send(self, event: Event) {
         self.slot.send((event, self.permit));

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The program is never run through a shell, and sees only [allowed](environment) variables of our environment. Whatever it
-//! does, it ends with a named [`End`], and everything that it has started ends with it. The adapter does not read while its own
+//! does, it ends with a named [`ProgramEnd`], and everything that it has started ends with it. The adapter does not read while its own
 //! events wait, so a program that writes faster than clients read waits in its pipe.
 //!
 //! The adapter says what it [expects](Process::expect) of the program, and that decides which clock runs.
@@ -39,7 +39,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::lines::{BoundedLines, ReadLine};
-use self::stderr::Tail;
+use self::stderr::StderrTail;
 use crate::lock::lock;
 use crate::process_group::{Exited, Mark, ProcessGroup};
 
@@ -121,7 +121,7 @@ pub(crate) enum Expectation {
 
 /// What a program has done.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Output {
+pub(crate) enum ProgramOutput {
     /// It has written a line, here without its line break.
     Line(Vec<u8>),
     /// It has written a line that is over the limit, and was not kept.
@@ -130,12 +130,12 @@ pub(crate) enum Output {
         bytes: u64,
     },
     /// Nothing of it is left.
-    Ended(End),
+    Ended(ProgramEnd),
 }
 
 /// How a program ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum ProgramEnd {
     /// By itself, with this status.
     Exited(i32),
     /// Somebody else killed it.
@@ -166,7 +166,7 @@ pub(crate) enum End {
     Unknown,
 }
 
-impl End {
+impl ProgramEnd {
     fn of(status: Option<ExitStatus>) -> Self {
         match status.map(|status| (status.code(), status.signal())) {
             Some((Some(code), _)) => Self::Exited(code),
@@ -265,13 +265,13 @@ pub(crate) struct Process {
     input: Option<mpsc::UnboundedSender<Vec<u8>>>,
     /// Bytes that wait to be read by it.
     queued: Arc<AtomicUsize>,
-    tail: Arc<Mutex<Tail>>,
+    tail: Arc<Mutex<StderrTail>>,
     /// Reads its standard error until that ends.
     stderr: JoinHandle<()>,
     exited: Exited,
-    phase: Phase,
+    phase: ProcessPhase,
     /// Why somebody has killed it.
-    verdict: Arc<Mutex<Option<End>>>,
+    verdict: Arc<Mutex<Option<ProgramEnd>>>,
     expectation: Expectation,
     /// When the clock of the expectation began: at its last line, or when the expectation changed.
     since: Instant,
@@ -283,7 +283,7 @@ pub(crate) struct Process {
 
 /// Where a program is, as far as its output and its exit are seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Phase {
+enum ProcessPhase {
     Running,
     /// It has closed its output, but not exited.
     Closed {
@@ -291,14 +291,14 @@ enum Phase {
     },
     /// It has exited, and its output may not be read to its end.
     Exited {
-        end: End,
+        end: ProgramEnd,
         until: Instant,
     },
     /// It was killed, and not seen to exit.
     Killed {
         until: Instant,
     },
-    Over(End),
+    Over(ProgramEnd),
 }
 
 impl Process {
@@ -310,7 +310,7 @@ impl Process {
         let Spawned { group, exited, stdin, stdout, stderr } = spawned.map_err(io::Error::other)??;
         let group = Arc::new(group);
         let lines = BoundedLines::new(pipe::Receiver::from_owned_fd(stdout.into())?, limits.max_line_bytes);
-        let tail = Arc::new(Mutex::new(Tail::default()));
+        let tail = Arc::new(Mutex::new(StderrTail::default()));
         let reader = stderr::keep(pipe::Receiver::from_owned_fd(stderr.into())?, Arc::clone(&tail));
         let stderr = tokio::spawn(reader);
         let (input, waiting) = mpsc::unbounded_channel();
@@ -328,7 +328,7 @@ impl Process {
             tail,
             stderr,
             exited,
-            phase: Phase::Running,
+            phase: ProcessPhase::Running,
             verdict,
             expectation: Expectation::Start,
             since: Instant::now(),
@@ -368,28 +368,28 @@ impl Process {
 
     /// Whether it has ended, or was killed and is about to end.
     pub(crate) fn is_ending(&self) -> bool {
-        self.phase != Phase::Running || lock(&self.verdict).is_some()
+        self.phase != ProcessPhase::Running || lock(&self.verdict).is_some()
     }
 
     /// Kills the program, with everything that it has started. Its end is read as usual.
-    pub(crate) fn kill(&mut self, why: End) {
+    pub(crate) fn kill(&mut self, why: ProgramEnd) {
         lock(&self.verdict).get_or_insert(why);
         self.group.kill();
-        if matches!(self.phase, Phase::Running | Phase::Closed { .. }) {
-            self.phase = Phase::Killed { until: Instant::now() + STUCK };
+        if matches!(self.phase, ProcessPhase::Running | ProcessPhase::Closed { .. }) {
+            self.phase = ProcessPhase::Killed { until: Instant::now() + STUCK };
         }
     }
 
     /// What the program does next. Dropping the future loses nothing. After the end, the end again.
-    pub(crate) async fn read(&mut self) -> Output {
+    pub(crate) async fn read(&mut self) -> ProgramOutput {
         loop {
             let (deadline, is_readable) = match &self.phase {
-                Phase::Over(end) => return Output::Ended(end.clone()),
-                Phase::Running => (self.deadline(), true),
-                Phase::Closed { until } | Phase::Killed { until } => (Some(*until), false),
-                Phase::Exited { until, .. } => (Some(*until), true),
+                ProcessPhase::Over(end) => return ProgramOutput::Ended(end.clone()),
+                ProcessPhase::Running => (self.deadline(), true),
+                ProcessPhase::Closed { until } | ProcessPhase::Killed { until } => (Some(*until), false),
+                ProcessPhase::Exited { until, .. } => (Some(*until), true),
             };
-            let has_exited = matches!(self.phase, Phase::Exited { .. });
+            let has_exited = matches!(self.phase, ProcessPhase::Exited { .. });
             tokio::select! {
                 // What it has written counts before it is judged by a clock.
                 biased;
@@ -401,7 +401,7 @@ impl Process {
                     }
                     None => self.output_ended(),
                 },
-                status = &mut self.exited, if !has_exited => self.exit(End::of(status.ok().flatten())),
+                status = &mut self.exited, if !has_exited => self.exit(ProgramEnd::of(status.ok().flatten())),
                 () = until(deadline) => self.late(),
             }
         }
@@ -411,7 +411,7 @@ impl Process {
     pub(crate) async fn stop(&mut self) {
         self.input = None;
         self.group.terminate();
-        if matches!(self.phase, Phase::Exited { .. } | Phase::Over(_)) {
+        if matches!(self.phase, ProcessPhase::Exited { .. } | ProcessPhase::Over(_)) {
             return;
         }
         if timeout(self.limits.term, &mut self.exited).await.is_err() {
@@ -427,57 +427,59 @@ impl Process {
         lock(&self.tail).text()
     }
 
-    fn take(&mut self, line: ReadLine) -> Option<Output> {
+    fn take(&mut self, line: ReadLine) -> Option<ProgramOutput> {
         if self.expectation != Expectation::Start {
             self.since = Instant::now();
         }
         let (bytes, output) = match line {
-            ReadLine::Line(line) => (count(line.len()), Some(Output::Line(line))),
-            ReadLine::Skipped { bytes, last } => (last, Some(Output::Skipped { bytes })),
+            ReadLine::Line(line) => (count(line.len()), Some(ProgramOutput::Line(line))),
+            ReadLine::Skipped { bytes, last } => (last, Some(ProgramOutput::Skipped { bytes })),
             ReadLine::Skipping { last } => (last, None),
         };
         self.noise = self.noise.saturating_add(bytes);
         if self.noise > self.limits.max_noise_bytes {
-            self.kill(End::Flooded { bytes: self.noise });
+            self.kill(ProgramEnd::Flooded { bytes: self.noise });
         }
         output
     }
 
     fn output_ended(&mut self) {
         self.phase = match &self.phase {
-            Phase::Exited { end, .. } => Phase::Over(end.clone()),
-            _ => Phase::Closed { until: Instant::now() + CLOSED },
+            ProcessPhase::Exited { end, .. } => ProcessPhase::Over(end.clone()),
+            _ => ProcessPhase::Closed { until: Instant::now() + CLOSED },
         };
     }
 
-    fn exit(&mut self, end: End) {
+    fn exit(&mut self, end: ProgramEnd) {
         let end = lock(&self.verdict).clone().unwrap_or(end);
         self.phase = match self.phase {
-            Phase::Running => Phase::Exited { end, until: Instant::now() + LINGER },
-            _ => Phase::Over(end),
+            ProcessPhase::Running => ProcessPhase::Exited { end, until: Instant::now() + LINGER },
+            _ => ProcessPhase::Over(end),
         };
     }
 
     /// A deadline has passed.
     fn late(&mut self) {
         match &self.phase {
-            Phase::Running => {
+            ProcessPhase::Running => {
                 let why = match self.expectation {
-                    Expectation::Start => End::NotStarted(self.limits.start),
-                    Expectation::Output => End::Silent(self.limits.silence),
-                    Expectation::Cancelled => End::NotCancelled(self.limits.cancel),
-                    Expectation::Idle => End::Idle(self.limits.idle),
+                    Expectation::Start => ProgramEnd::NotStarted(self.limits.start),
+                    Expectation::Output => ProgramEnd::Silent(self.limits.silence),
+                    Expectation::Cancelled => ProgramEnd::NotCancelled(self.limits.cancel),
+                    Expectation::Idle => ProgramEnd::Idle(self.limits.idle),
                     Expectation::Nothing => return,
                 };
                 self.kill(why);
             }
-            Phase::Closed { .. } => {
+            ProcessPhase::Closed { .. } => {
                 self.group.kill();
-                self.phase = Phase::Killed { until: Instant::now() + STUCK };
+                self.phase = ProcessPhase::Killed { until: Instant::now() + STUCK };
             }
-            Phase::Exited { end, .. } => self.phase = Phase::Over(end.clone()),
-            Phase::Killed { .. } => self.phase = Phase::Over(lock(&self.verdict).clone().unwrap_or(End::Unknown)),
-            Phase::Over(_) => {}
+            ProcessPhase::Exited { end, .. } => self.phase = ProcessPhase::Over(end.clone()),
+            ProcessPhase::Killed { .. } => {
+                self.phase = ProcessPhase::Over(lock(&self.verdict).clone().unwrap_or(ProgramEnd::Unknown))
+            }
+            ProcessPhase::Over(_) => {}
         }
     }
 
@@ -544,13 +546,13 @@ async fn write(mut stdin: pipe::Sender, mut waiting: mpsc::UnboundedReceiver<Vec
 }
 
 /// Kills a program that uses too much memory.
-async fn watch_memory(group: Arc<ProcessGroup>, limits: ProcessLimits, verdict: Arc<Mutex<Option<End>>>) {
+async fn watch_memory(group: Arc<ProcessGroup>, limits: ProcessLimits, verdict: Arc<Mutex<Option<ProgramEnd>>>) {
     let leader = group.leader();
     loop {
         tokio::time::sleep(limits.memory_interval).await;
         let used = tokio::task::spawn_blocking(move || memory::used_by(leader)).await.unwrap_or(0);
         if used > limits.max_memory_bytes {
-            let why = End::TooMuchMemory { bytes: used, limit: limits.max_memory_bytes };
+            let why = ProgramEnd::TooMuchMemory { bytes: used, limit: limits.max_memory_bytes };
             lock(&verdict).get_or_insert(why);
             group.kill();
             return;

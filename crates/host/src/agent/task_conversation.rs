@@ -12,7 +12,7 @@ use crate::lock::lock;
 use crate::log::BoxFuture;
 
 /// Commands that may wait for the task. It takes them whatever else it waits for, so few ever wait.
-const WAITING: usize = 16;
+const MAX_QUEUED: usize = 16;
 
 /// A command for the task, and where it replies.
 pub(super) struct TaskCommand {
@@ -29,9 +29,16 @@ pub(super) enum CommandKind {
     Dispose,
 }
 
+/// Whether a task goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TaskFlow {
+    Continue,
+    End,
+}
+
 /// The queue of a task's commands.
 pub(super) fn command_queue() -> (mpsc::Sender<TaskCommand>, mpsc::Receiver<TaskCommand>) {
-    mpsc::channel(WAITING)
+    mpsc::channel(MAX_QUEUED)
 }
 
 /// The host's side of a conversation. Dropping it ends the task, and with it whatever the task runs.

@@ -64,7 +64,7 @@ impl Repository {
 
     /// Opens the repository of the work tree whose top is here. Clients may write to `roots`.
     pub(super) fn open(top: &Path, roots: &[PathBuf]) -> io::Result<Self> {
-        let roots = Roots::new(roots);
+        let roots = WritableRoots::new(roots);
         let top = OpenDirectory::at(top)?;
         let own = match top.below(Path::new(".git")) {
             Ok(own) => own,
@@ -174,9 +174,9 @@ impl Repository {
 }
 
 /// The directories that clients may write to, without symbolic links.
-struct Roots(Vec<PathBuf>);
+struct WritableRoots(Vec<PathBuf>);
 
-impl Roots {
+impl WritableRoots {
     fn new(roots: &[PathBuf]) -> Self {
         Self(roots.iter().filter_map(|root| root.canonicalize().ok()).collect())
     }
@@ -207,7 +207,7 @@ fn names_work_tree(own: &OpenDirectory, top: &Path) -> io::Result<bool> {
 
 /// Where a repository's objects are. What `info/alternates` names is followed here and not by git, which would follow it
 /// anywhere.
-fn object_directories(common: &OpenDirectory, roots: &Roots) -> io::Result<Vec<PathBuf>> {
+fn object_directories(common: &OpenDirectory, roots: &WritableRoots) -> io::Result<Vec<PathBuf>> {
     let mut found = vec![common.path().join("objects").canonicalize()?];
     if roots.leads_out(common.path(), &found[0]) {
         return Err(outside(&found[0]));

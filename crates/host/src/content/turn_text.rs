@@ -35,7 +35,7 @@ const COPIES: usize = 3;
 /// A text of a completed turn.
 #[derive(Debug)]
 pub(super) struct TurnText {
-    row: Row,
+    row: TurnJson,
     segments: Vec<Segment>,
     size: u64,
     crc: u32,
@@ -66,7 +66,7 @@ struct Piece {
 
 /// The JSON of a turn.
 #[derive(Debug)]
-struct Row {
+struct TurnJson {
     state: Arc<State>,
     chat: String,
     turn: String,
@@ -85,7 +85,7 @@ impl TurnText {
         find: impl Fn(&Message, &[ResponsePart]) -> Option<String> + Send + 'static,
     ) -> Result<Self, ContentError> {
         let place = state.find_row(chat, turn).await?.ok_or(ContentError::NotFound)?;
-        let row = Row {
+        let row = TurnJson {
             state: Arc::clone(state),
             chat: chat.to_owned(),
             turn: turn.to_owned(),
@@ -147,7 +147,7 @@ impl TurnText {
     }
 }
 
-impl Row {
+impl TurnJson {
     /// Reads the row from its beginning to its end, and notes what is long.
     async fn scan(&self, memory: &AnswerMemory, reservations: &mut Vec<Reservation>) -> Result<Scanner, ContentError> {
         let mut scanner = Scanner::new();

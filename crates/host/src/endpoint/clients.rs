@@ -24,10 +24,10 @@ const MAX_KNOWN: usize = 1024;
 
 /// The clients that are connected now. Cloning shares it.
 #[derive(Debug, Clone, Default)]
-pub struct Clients(Arc<Mutex<Table>>);
+pub struct Clients(Arc<Mutex<ClientTable>>);
 
 #[derive(Debug, Default)]
-struct Table {
+struct ClientTable {
     live: HashMap<Key, ConnectedClient>,
     generations: u64,
     generation_locks: HashMap<Key, Weak<GenerationLock>>,
@@ -121,7 +121,7 @@ impl Clients {
         })
     }
 
-    fn with<R>(&self, act: impl FnOnce(&mut Table) -> R) -> R {
+    fn with<R>(&self, act: impl FnOnce(&mut ClientTable) -> R) -> R {
         act(&mut lock(&self.0))
     }
 }

@@ -217,7 +217,7 @@ impl Connection {
             self.settle();
             self.gauges.show(self.depths());
             let is_open = self.ending.is_none();
-            let (due, has_room) = (self.due(), self.unsent.bytes < self.shared.config.max_unsent_bytes);
+            let (due, has_capacity) = (self.due(), self.unsent.bytes < self.shared.config.max_unsent_bytes);
             let takes_answers = is_open && self.unsent.bytes < self.shared.config.max_answer_bytes;
             tokio::select! {
                 event = self.driver.next() => match event {
@@ -225,7 +225,7 @@ impl Connection {
                     Some(event) => self.event(event),
                     None => return self.closed(CloseReason::Normal),
                 },
-                event = next_client_event(&mut self.client, has_room), if is_open => match event {
+                event = next_client_event(&mut self.client, has_capacity), if is_open => match event {
                     ClientEvent::Pulled(pulled) => self.pulled(pulled),
                     ClientEvent::HostMessage(message) => self.send_host_message(*message),
                     ClientEvent::Fenced => self.end(EndReason::Fenced),
@@ -483,11 +483,11 @@ enum ClientEvent {
 }
 
 /// The next event of the client. Cancel-safe.
-async fn next_client_event(client: &mut Option<IdentifiedClient>, has_room: bool) -> ClientEvent {
+async fn next_client_event(client: &mut Option<IdentifiedClient>, has_capacity: bool) -> ClientEvent {
     let Some(IdentifiedClient { reader, host_messages, registration, .. }) = client else { return pending().await };
     tokio::select! {
         () = registration.fenced() => ClientEvent::Fenced,
         pulled = reader.pulled() => ClientEvent::Pulled(pulled),
-        Some(message) = host_messages.recv(), if has_room => ClientEvent::HostMessage(message),
+        Some(message) = host_messages.recv(), if has_capacity => ClientEvent::HostMessage(message),
     }
 }

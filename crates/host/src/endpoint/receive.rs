@@ -208,7 +208,7 @@ impl Connection {
             let why = format!("a client may follow {limit} channels at most: unsubscribe from some first");
             return Err(MethodError::new(BUSY, why));
         }
-        self.check_room()?;
+        self.check_capacity()?;
         let millis = delivery.and_then(|delivery| delivery.max_latency_ms).unwrap_or(0);
         let latency = Duration::from_millis(u64::try_from(millis).unwrap_or(0)).min(self.shared.config.max_latency);
         let turns = view.and_then(|view| view.turns).map(|turns| u64::try_from(turns).unwrap_or(0));
@@ -276,7 +276,7 @@ impl Connection {
     }
 
     fn call(&mut self, id: Bytes, method: &str, params: RawParams, info: RequestInfo) -> Result<(), MethodError> {
-        self.check_room()?;
+        self.check_capacity()?;
         let Some(client) = &self.client else {
             return Err(invalid("no handshake yet: send initialize or reconnect first"));
         };
@@ -306,7 +306,7 @@ impl Connection {
     }
 
     /// Whether one more request may be under way.
-    fn check_room(&self) -> Result<(), MethodError> {
+    fn check_capacity(&self) -> Result<(), MethodError> {
         let under_way = self.jobs.running().saturating_add(self.pending_subscribes.len());
         if under_way < self.shared.config.max_calls {
             return Ok(());

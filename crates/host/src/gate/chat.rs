@@ -53,7 +53,7 @@ pub(super) fn check(
         A::ChatPendingMessageSet(a) => {
             writable(chat)?;
             by_the_user(&a.message)?;
-            queue_has_room(a, chat)
+            check_queue_limits(a, chat)
         }
         A::ChatPendingMessageRemoved(a) => pending(chat, &a.kind, &a.id),
         A::ChatDraftChanged(a) => a.draft.as_ref().map_or(Ok(()), by_the_user),
@@ -204,7 +204,7 @@ fn pending(chat: &ChatState, kind: &PendingMessageKind, id: &str) -> Result<(), 
 }
 
 /// Whether the messages that wait are within their limits with this one. A steering message replaces the one before it.
-fn queue_has_room(a: &ChatPendingMessageSetAction, chat: &ChatState) -> Result<(), Rejection> {
+fn check_queue_limits(a: &ChatPendingMessageSetAction, chat: &ChatState) -> Result<(), Rejection> {
     if a.kind != PendingMessageKind::Queued {
         return Ok(());
     }

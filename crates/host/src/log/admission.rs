@@ -26,11 +26,11 @@ pub(super) fn cost(batch: &Batch) -> usize {
 /// The bytes that may wait.
 pub(super) struct AdmissionControl {
     all: Shares,
-    sources: Mutex<HashMap<Arc<str>, Arc<Source>>>,
+    sources: Mutex<HashMap<Arc<str>, Arc<SourceLimits>>>,
 }
 
 /// The limits of one source.
-struct Source {
+struct SourceLimits {
     shares: Shares,
     /// Locked by the batch of a channel that is admitted next.
     channels: Mutex<HashMap<Arc<str>, Arc<AsyncMutex<()>>>>,
@@ -51,7 +51,7 @@ struct Limit {
 pub(super) struct AdmissionPermit {
     _of_all: OwnedSemaphorePermit,
     _of_source: OwnedSemaphorePermit,
-    _source: Arc<Source>,
+    _source: Arc<SourceLimits>,
 }
 
 /// Keeps later batches of the same source and channel back, until this one is in the queue.
@@ -84,7 +84,7 @@ impl AdmissionControl {
         self.all.small.used().saturating_add(self.all.large.used())
     }
 
-    fn source(&self, name: Arc<str>) -> Arc<Source> {
+    fn source(&self, name: Arc<str>) -> Arc<SourceLimits> {
         let mut sources = lock(&self.sources);
         if sources.len() > SOURCES {
             sources.retain(|_, source| Arc::strong_count(source) > 1);
@@ -93,13 +93,13 @@ impl AdmissionControl {
         let most = |limit: &Limit, part: u32| Limit::new((limit.most / part).max(1));
         let source = sources.entry(name).or_insert_with(|| {
             let shares = Shares { small: most(&self.all.small, 4), large: most(&self.all.large, 2) };
-            Arc::new(Source { shares, channels: Mutex::default() })
+            Arc::new(SourceLimits { shares, channels: Mutex::default() })
         });
         source.clone()
     }
 }
 
-impl Source {
+impl SourceLimits {
     fn channel(&self, name: Arc<str>) -> Arc<AsyncMutex<()>> {
         let mut channels = lock(&self.channels);
         if channels.len() > SOURCES {

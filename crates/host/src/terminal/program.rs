@@ -20,11 +20,11 @@ use super::{TerminalConfig, TerminalError, TerminalProgram};
 pub(super) struct Program {
     pub(super) read: OwnedReadPty,
     pub(super) write: OwnedWritePty,
-    pub(super) group: ProcessGroup,
+    pub(super) group: TerminalProcess,
 }
 
 /// The program's process, which leads a session of its own.
-pub(super) struct ProcessGroup {
+pub(super) struct TerminalProcess {
     child: Child,
 }
 
@@ -60,7 +60,7 @@ impl Program {
             .envs(config.env.iter().chain(env).cloned());
         let child = command.spawn(pts).map_err(start)?;
         let (read, write) = pty.into_split();
-        Ok(Self { read, write, group: ProcessGroup { child } })
+        Ok(Self { read, write, group: TerminalProcess { child } })
     }
 
     /// Sends a hangup, as when a window is closed; kills what is left after the grace period.
@@ -79,7 +79,7 @@ impl Program {
     }
 }
 
-impl ProcessGroup {
+impl TerminalProcess {
     /// Waits for the end of the program itself.
     pub(super) async fn wait(&mut self) -> std::io::Result<ExitStatus> {
         self.child.wait().await
@@ -113,7 +113,7 @@ impl ProcessGroup {
     }
 }
 
-impl Drop for ProcessGroup {
+impl Drop for TerminalProcess {
     fn drop(&mut self) {
         self.kill();
     }

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::client_actions::{ProgramCommand, ProgramRequest};
 use super::decode::{DecodedOutput, OutputDecoder};
-use super::program::{ProcessGroup, Program, exit_code};
+use super::program::{Program, TerminalProcess, exit_code};
 use super::rate_limit::RateLimit;
 use super::registry::{Registry, Terminal};
 use super::scrollback::Scrollback;
@@ -42,7 +42,7 @@ async fn serve(
     let config = &list.config;
     let scrollback = Mutex::new(Scrollback::new(config.max_scrollback_bytes, config.kept_scrollback_bytes));
     let mut stopped = terminal.stopped.subscribe();
-    let output = Output {
+    let output = OutputPump {
         list: &list,
         terminal: &terminal,
         read: &mut program.read,
@@ -91,11 +91,11 @@ async fn input(
 }
 
 /// From the pty to the log.
-struct Output<'a> {
+struct OutputPump<'a> {
     list: &'a Registry,
     terminal: &'a Terminal,
     read: &'a mut OwnedReadPty,
-    group: &'a mut ProcessGroup,
+    group: &'a mut TerminalProcess,
     scrollback: &'a Mutex<Scrollback>,
     decoder: OutputDecoder,
     /// Read, and not yet made into an action.
@@ -124,7 +124,7 @@ const READ: usize = 16 << 10;
 /// The wait before a full log is tried again.
 const FULL: Duration = Duration::from_secs(1);
 
-impl Output<'_> {
+impl OutputPump<'_> {
     /// Ends when the program has.
     async fn run(mut self) -> Result<(), AppendError> {
         loop {

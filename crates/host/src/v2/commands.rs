@@ -16,7 +16,9 @@ use ahp_types::state::{
     SnapshotState, ToolCallCancellationReason, ToolCallConfirmationReason, ToolCallConfirmationState,
     ToolCallPendingConfirmationState, ToolCallState, ToolInput,
 };
-use breakbulk_lifecycle::v2::wire::{AckOutcome, Command, Decision, Image, Prompt, SessionInfo, SessionState as Doing};
+use breakbulk_lifecycle::v2::wire::{
+    AckOutcome, Command, Decision, Image, PromptCommand, SessionInfo, SessionState as Doing,
+};
 use serde_json::{Map, Value, json};
 
 use super::done_commands::{Before, OnceCommand, fingerprint, hex};
@@ -108,7 +110,7 @@ impl V2Inner {
     ) -> Result<Performed, NotDone> {
         match &command {
             Command::Open { agent, cwd, model, mode, client_msg_id } => {
-                let wanted = NewSession { agent, cwd, model: model.as_deref(), mode: mode.as_deref() };
+                let wanted = OpenPayload { agent, cwd, model: model.as_deref(), mode: mode.as_deref() };
                 self.open(caller, wanted, client_msg_id.as_deref()).await
             }
             Command::Send(prompt) | Command::Queue(prompt) => {
@@ -168,7 +170,7 @@ impl V2Inner {
     async fn open(
         &self,
         caller: &Caller,
-        wanted: NewSession<'_>,
+        wanted: OpenPayload<'_>,
         client_msg_id: Option<&str>,
     ) -> Result<Performed, NotDone> {
         let name = match client_msg_id {
@@ -287,7 +289,7 @@ impl V2Inner {
 
 /// A session that is to be made.
 #[derive(serde::Serialize)]
-struct NewSession<'a> {
+struct OpenPayload<'a> {
     agent: &'a str,
     cwd: &'a str,
     model: Option<&'a str>,
@@ -304,8 +306,8 @@ struct PromptContent<'a> {
 }
 
 impl<'a> PromptContent<'a> {
-    fn of(prompt: &'a Prompt) -> Self {
-        let Prompt { prompt, images, model, mode, .. } = prompt;
+    fn of(prompt: &'a PromptCommand) -> Self {
+        let PromptCommand { prompt, images, model, mode, .. } = prompt;
         Self { prompt, images, model: model.as_deref(), mode: mode.as_deref() }
     }
 }
@@ -497,7 +499,7 @@ fn another() -> NotDone {
 }
 
 /// What a client has said, as AHP has it.
-fn message(prompt: &Prompt) -> Message {
+fn message(prompt: &PromptCommand) -> Message {
     let images = prompt.images.iter().zip(1..).map(|(image, number)| {
         MessageAttachment::EmbeddedResource(MessageEmbeddedResourceAttachment {
             label: format!("image {number}"),

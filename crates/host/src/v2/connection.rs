@@ -24,10 +24,10 @@ use tokio::time::{Instant, Sleep};
 use tracing::{debug, info};
 
 use super::V2Inner;
-use super::clients::Registration;
+use super::clients::V2Registration;
 use super::commands::{Caller, NotDone, Performed};
 use super::permissions::now_ms;
-use super::snapshot::SnapshotError;
+use super::snapshot::StreamError;
 use super::watcher::{Joined, Watcher};
 use crate::endpoint::{AnswerMemory, EndReason};
 use crate::host::new_id;
@@ -45,7 +45,7 @@ const CLOSE_TIME: Duration = Duration::from_secs(5);
 const NO_CLOSE: u16 = 1006;
 
 /// A connection.
-pub(super) struct Connection {
+pub(super) struct V2Connection {
     shared: Arc<V2Inner>,
     link: BoxLink,
     principal: Option<Arc<str>>,
@@ -57,21 +57,21 @@ pub(super) struct Connection {
     unsent_bytes: usize,
     /// When the link last moved while something was to be written, and how far it was.
     moved: (Instant, u64),
-    command: Option<BoxFuture<'static, Answer>>,
+    command: Option<BoxFuture<'static, CommandResult>>,
     /// The command that is next.
-    held: Option<HeldCommand>,
-    watches: HashMap<Arc<str>, Watch>,
+    held: Option<QueuedCommand>,
+    watches: HashMap<Arc<str>, SessionWatch>,
     tasks: JoinSet<()>,
     /// Pages of events. Watchers make one only when it can be taken.
-    pages: mpsc::Receiver<Page>,
-    page_sender: mpsc::Sender<Page>,
+    pages: mpsc::Receiver<EventPage>,
+    page_sender: mpsc::Sender<EventPage>,
     last_watch: u64,
     timer: Pin<Box<Sleep>>,
     stop: BoxFuture<'static, ()>,
 }
 
 /// A command that waits until the one before it is done, with the memory that it arrived in.
-struct HeldCommand {
+struct QueuedCommand {
     text: Bytes,
     grant: Option<Grant>,
 }
@@ -79,43 +79,43 @@ struct HeldCommand {
 /// A client that has said hello.
 struct Identity {
     caller: Caller,
-    registration: Registration,
+    registration: V2Registration,
 }
 
 /// A session that the connection watches.
-struct Watch {
+struct SessionWatch {
     /// Its number: a page of an earlier watch of the same session is not sent.
     number: u64,
     task: AbortHandle,
 }
 
 /// Events of a session.
-struct Page {
+struct EventPage {
     session: Arc<str>,
     watch: u64,
-    events: Result<Vec<Bytes>, SnapshotError>,
+    events: Result<Vec<Bytes>, StreamError>,
 }
 
 /// What came of a command.
 #[derive(Default)]
-struct Answer {
+struct CommandResult {
     says: Vec<Outgoing>,
     /// Sessions that the connection watches from now on.
     joined: Vec<(Arc<str>, Box<Joined>)>,
 }
 
 /// What happens on a connection.
-enum Step {
+enum ConnectionStep {
     Arrived(Option<Result<Arrival, LinkError>>),
-    Answered(Answer),
-    Page(Page),
+    Answered(CommandResult),
+    Page(EventPage),
     Failed(LinkError),
     Fenced,
     Stopping,
     Late,
 }
 
-impl Connection {
+impl V2Connection {
     pub(super) fn new(shared: Arc<V2Inner>, mut link: BoxLink, principal: Option<Arc<str>>) -> Self {
         let account = shared.budget.account(principal.as_deref());
         if let Some(memory) = link.receive_memory() {
@@ -155,16 +155,16 @@ impl Connection {
             self.take_held();
             self.set_timer();
             let end = match poll_fn(|cx| self.poll_step(cx)).await {
-                Step::Arrived(arrived) => self.arrived(arrived),
-                Step::Answered(answer) => {
+                ConnectionStep::Arrived(arrived) => self.arrived(arrived),
+                ConnectionStep::Answered(answer) => {
                     self.answered(answer);
                     None
                 }
-                Step::Page(page) => self.take_page(page),
-                Step::Failed(error) => Some(lost(&error)),
-                Step::Fenced => Some(EndReason::Fenced),
-                Step::Stopping => Some(EndReason::Stopping),
-                Step::Late => self.late(),
+                ConnectionStep::Page(page) => self.take_page(page),
+                ConnectionStep::Failed(error) => Some(lost(&error)),
+                ConnectionStep::Fenced => Some(EndReason::Fenced),
+                ConnectionStep::Stopping => Some(EndReason::Stopping),
+                ConnectionStep::Late => self.late(),
             };
             if let Some(end) = end {
                 break end;
@@ -208,39 +208,39 @@ impl Connection {
         end
     }
 
-    fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
+    fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionStep> {
         if self.stop.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Step::Stopping);
+            return Poll::Ready(ConnectionStep::Stopping);
         }
         if let Some(Identity { registration, .. }) = &mut self.client
             && Pin::new(&mut registration.fenced).poll(cx).is_ready()
         {
-            return Poll::Ready(Step::Fenced);
+            return Poll::Ready(ConnectionStep::Fenced);
         }
         if let Err(error) = self.write(cx) {
-            return Poll::Ready(Step::Failed(error));
+            return Poll::Ready(ConnectionStep::Failed(error));
         }
         if self.held.is_none() {
             if let Poll::Ready(arrived) = Pin::new(&mut self.link).poll_next(cx) {
-                return Poll::Ready(Step::Arrived(arrived));
+                return Poll::Ready(ConnectionStep::Arrived(arrived));
             }
         } else if let Some(memory) = self.link.receive_memory()
             && let Poll::Ready(error) = memory.poll_evicted(cx)
         {
-            return Poll::Ready(Step::Failed(error));
+            return Poll::Ready(ConnectionStep::Failed(error));
         }
         if let Some(command) = &mut self.command
             && let Poll::Ready(answer) = command.as_mut().poll(cx)
         {
             self.command = None;
-            return Poll::Ready(Step::Answered(answer));
+            return Poll::Ready(ConnectionStep::Answered(answer));
         }
         if self.unsent.is_empty()
             && let Poll::Ready(Some(page)) = self.pages.poll_recv(cx)
         {
-            return Poll::Ready(Step::Page(page));
+            return Poll::Ready(ConnectionStep::Page(page));
         }
-        self.timer.as_mut().poll(cx).map(|()| Step::Late)
+        self.timer.as_mut().poll(cx).map(|()| ConnectionStep::Late)
     }
 
     /// Writes as much as the link takes.
@@ -291,7 +291,7 @@ impl Connection {
                 self.shared.traffic.received.messages.fetch_add(1, Relaxed);
                 // The bytes stay charged until the command is done.
                 let grant = self.link.receive_memory().and_then(|memory| memory.take_last());
-                self.held = Some(HeldCommand { text: bytes, grant });
+                self.held = Some(QueuedCommand { text: bytes, grant });
                 None
             }
             Some(Ok(Arrival::Closed { code, .. } | Arrival::Exited { code, .. })) => {
@@ -306,7 +306,7 @@ impl Connection {
     fn take_held(&mut self) {
         if self.command.is_none()
             && self.unsent_bytes <= MAX_ANSWER_BYTES
-            && let Some(HeldCommand { text, grant }) = self.held.take()
+            && let Some(QueuedCommand { text, grant }) = self.held.take()
         {
             self.receive(&text, grant);
         }
@@ -340,7 +340,7 @@ impl Connection {
                 let room = shared.config.max_watches.saturating_sub(self.watches.len());
                 self.command = Some(Box::pin(async move {
                     let _grant = grant;
-                    let mut answer = Answer::default();
+                    let mut answer = CommandResult::default();
                     for (at, session) in sessions.into_iter().enumerate() {
                         let (id, last) = (session.session_id, session.last_seq);
                         let joined = match at < room {
@@ -406,7 +406,7 @@ impl Connection {
         self.say(&Outgoing::Refusal(refusal(command, error)));
     }
 
-    fn answered(&mut self, answer: Answer) {
+    fn answered(&mut self, answer: CommandResult) {
         for event in &answer.says {
             self.say(event);
         }
@@ -428,7 +428,7 @@ impl Connection {
                 let events = watcher.take().await;
                 let is_last = events.is_err();
                 if is_last || events.as_ref().is_ok_and(|events| !events.is_empty()) {
-                    permit.send(Page { session: Arc::clone(&name), watch: number, events });
+                    permit.send(EventPage { session: Arc::clone(&name), watch: number, events });
                 }
                 if is_last {
                     return;
@@ -436,7 +436,7 @@ impl Connection {
             }
         });
         self.shared.watches.fetch_add(1, Relaxed);
-        self.watches.insert(session, Watch { number, task });
+        self.watches.insert(session, SessionWatch { number, task });
     }
 
     fn unwatch(&mut self, session: &str) {
@@ -446,14 +446,14 @@ impl Connection {
         }
     }
 
-    fn take_page(&mut self, page: Page) -> Option<EndReason> {
-        let Page { session, watch, events } = page;
+    fn take_page(&mut self, page: EventPage) -> Option<EndReason> {
+        let EventPage { session, watch, events } = page;
         if self.watches.get(&session).is_none_or(|known| known.number != watch) {
             return None;
         }
         match events {
             Ok(events) => events.into_iter().for_each(|event| self.push(event)),
-            Err(SnapshotError::Memory(error)) => return Some(EndReason::NoMemory(error)),
+            Err(StreamError::Memory(error)) => return Some(EndReason::NoMemory(error)),
             Err(error) => {
                 // The session is gone. Its last event may be erased with it, so the client is told in another way.
                 self.unwatch(&session);
@@ -491,7 +491,7 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for V2Connection {
     fn drop(&mut self) {
         self.shared.traffic.open.fetch_sub(1, Relaxed);
         self.shared.watches.fetch_sub(to_u64(self.watches.len()), Relaxed);
@@ -505,24 +505,24 @@ async fn perform(
     caller: &Caller,
     command: Command,
     watched: &[Arc<str>],
-) -> Answer {
+) -> CommandResult {
     let (name, client_msg_id) = (command.name().to_owned(), command.client_msg_id().map(str::to_owned));
     let refused = refusal(&command, String::new());
     let refuse = |why: &str| {
         let refusal =
             Refusal { error: format!("{}: {why}", refused.command.as_deref().unwrap_or_default()), ..refused };
-        Answer { says: vec![Outgoing::Refusal(refusal)], joined: Vec::new() }
+        CommandResult { says: vec![Outgoing::Refusal(refusal)], joined: Vec::new() }
     };
     match command {
         Command::List { cursor, limit } => match shared.list(cursor, limit).await {
             Ok((sessions, next_cursor)) => {
                 let says = vec![Outgoing::Connection(ConnectionEvent::Sessions { sessions, next_cursor })];
-                Answer { says, joined: Vec::new() }
+                CommandResult { says, joined: Vec::new() }
             }
             Err(error) => refuse(&error.to_string()),
         },
         Command::Watch { session_id, last_seq } => match Watcher::join(shared, memory, &session_id, last_seq).await {
-            Ok(joined) => Answer {
+            Ok(joined) => CommandResult {
                 says: vec![reattached(&caller.client, &session_id, &joined)],
                 joined: vec![(session_id.into(), Box::new(joined))],
             },
@@ -537,7 +537,7 @@ async fn perform(
             };
             let session_id = Some(session.clone());
             let ack = ConnectionEvent::Ack { command: name, client_msg_id, session_id, outcome, repeated };
-            let mut answer = Answer { says: vec![Outgoing::Connection(ack)], joined: Vec::new() };
+            let mut answer = CommandResult { says: vec![Outgoing::Connection(ack)], joined: Vec::new() };
             let can_watch =
                 watched.len() < shared.config.max_watches && !watched.iter().any(|known| **known == *session);
             // Whoever makes a session wants to see it.
@@ -585,9 +585,9 @@ fn reattached(client: &str, session: &str, joined: &Joined) -> Outgoing {
     })
 }
 
-fn reason(error: &SnapshotError) -> String {
+fn reason(error: &StreamError) -> String {
     match error {
-        SnapshotError::State(StateError::NotFound | StateError::NotAChat) => "there is no such session".to_owned(),
+        StreamError::State(StateError::NotFound | StateError::NotAChat) => "there is no such session".to_owned(),
         error => error.to_string(),
     }
 }

@@ -32,14 +32,14 @@ const END: Seq = 1 << 62;
 pub(super) struct DoneCommands {
     log: Arc<dyn Log>,
     /// The least recently used first.
-    sessions: Mutex<VecDeque<(Arc<str>, SharedKnown)>>,
+    sessions: Mutex<VecDeque<(Arc<str>, SharedCommands)>>,
 }
 
-type SharedKnown = Arc<AsyncMutex<Known>>;
+type SharedCommands = Arc<AsyncMutex<SessionCommands>>;
 
 /// The commands of one session.
 #[derive(Default)]
-struct Known {
+struct SessionCommands {
     /// Everything up to here was read.
     read: Seq,
     /// The command that has made the session. It is never forgotten: it may come again at each start of a client.
@@ -79,7 +79,7 @@ pub(super) enum Before {
 
 /// A record as the log has it.
 #[derive(Serialize, Deserialize)]
-struct Record {
+struct CommandRecord {
     channel: String,
     done: DoneRecord,
 }
@@ -121,7 +121,7 @@ impl OnceCommand {
             outcome,
             makes_session: self.makes_session,
         };
-        let body = serde_json::to_vec(&Record { channel: channel.clone(), done }).unwrap_or_default();
+        let body = serde_json::to_vec(&CommandRecord { channel: channel.clone(), done }).unwrap_or_default();
         transaction.expect(&channel, seq).record(&channel, &self.session, Bytes::from(body))
     }
 }
@@ -148,7 +148,7 @@ impl DoneCommands {
         })
     }
 
-    fn of(&self, session: &Arc<str>) -> SharedKnown {
+    fn of(&self, session: &Arc<str>) -> SharedCommands {
         let mut sessions = lock(&self.sessions);
         let at = sessions.iter().position(|(known, _)| known == session);
         let entry = at.and_then(|at| sessions.remove(at)).unwrap_or_else(|| (Arc::clone(session), Arc::default()));
@@ -161,7 +161,7 @@ impl DoneCommands {
     }
 }
 
-impl Known {
+impl SessionCommands {
     /// Reads the records that were added since.
     async fn read_on(&mut self, log: &dyn Log, channel: &str) -> Result<(), ReadError> {
         loop {
@@ -176,7 +176,7 @@ impl Known {
             self.read = last.seq;
             for entry in &page {
                 // Records of a session that was closed and begins anew are none.
-                let Ok(Record { done, .. }) = serde_json::from_slice(&entry.body) else { continue };
+                let Ok(CommandRecord { done, .. }) = serde_json::from_slice(&entry.body) else { continue };
                 let Some(payload) = unhex(&done.payload) else { continue };
                 let id = fingerprint(done.client_msg_id.as_bytes());
                 let known = Done { payload, outcome: done.outcome };

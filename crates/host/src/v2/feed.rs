@@ -133,7 +133,7 @@ struct EntryEvents {
 }
 
 /// What a watcher is given.
-pub(super) enum Taken {
+pub(super) enum FeedRead {
     /// Events, and the position after them.
     Events(Vec<Bytes>, Seq),
     /// There is nothing new.
@@ -235,10 +235,10 @@ impl Feed {
     }
 
     /// Events after this position, about so many bytes of them.
-    pub(super) fn take(&self, position: Seq, max_bytes: usize) -> Taken {
+    pub(super) fn take(&self, position: Seq, max_bytes: usize) -> FeedRead {
         let inner = self.inner();
         if inner.is_lost || position < inner.after {
-            return Taken::Behind;
+            return FeedRead::Behind;
         }
         let begin = inner.events.partition_point(|held| held.seq <= position);
         let (mut events, mut bytes, mut reached) = (Vec::new(), 0_usize, position);
@@ -246,10 +246,10 @@ impl Feed {
             events.extend(held.events.iter().cloned());
             (bytes, reached) = (bytes.saturating_add(held.bytes), held.seq);
             if bytes >= max_bytes {
-                return Taken::Events(events, reached);
+                return FeedRead::Events(events, reached);
             }
         }
-        if events.is_empty() { Taken::Nothing } else { Taken::Events(events, reached.max(inner.applied)) }
+        if events.is_empty() { FeedRead::Nothing } else { FeedRead::Events(events, reached.max(inner.applied)) }
     }
 
     /// Whether a watcher at this position finds what it needs.

@@ -67,7 +67,7 @@ impl SessionReader {
     }
 
     /// The next entries, in order. Those that change no state are left out, so a page may be empty although there is more.
-    pub(super) async fn next(&mut self, max_bytes: usize, wait: Wait) -> Result<Page, ReadError> {
+    pub(super) async fn next(&mut self, max_bytes: usize, wait: Wait) -> Result<EntryPage, ReadError> {
         let read = match wait {
             Wait::ForEntries => self.tail.next(max_bytes).await,
             Wait::Never => self.tail.ready(max_bytes).await,
@@ -75,7 +75,7 @@ impl SessionReader {
         let page = match read {
             Err(ReadError::Damaged(record)) if let Some(end) = record.end() => {
                 self.tail.seek(end);
-                return Ok(Page { entries: Vec::new(), is_end: false });
+                return Ok(EntryPage { entries: Vec::new(), is_end: false });
             }
             page => page?,
         };
@@ -98,12 +98,12 @@ impl SessionReader {
             self.tail.seek(raw.seq);
             break;
         }
-        Ok(Page { entries, is_end })
+        Ok(EntryPage { entries, is_end })
     }
 }
 
 /// What a reader has found.
-pub(super) struct Page {
+pub(super) struct EntryPage {
     pub(super) entries: Vec<Entry>,
     /// Whether the reader had caught up with the log.
     pub(super) is_end: bool,

@@ -33,11 +33,11 @@ pub(super) struct SnapshotStream {
     made: VecDeque<Bytes>,
     /// The memory of that.
     reservation: Option<Reservation>,
-    phase: Phase,
+    phase: SnapshotPhase,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum SnapshotPhase {
     /// Turns that are over, or the rest, are still to be made.
     Making,
     /// Everything up to this entry is made.
@@ -45,7 +45,7 @@ enum Phase {
 }
 
 /// What comes next.
-pub(super) enum Next {
+pub(super) enum SnapshotStep {
     /// Events to send.
     Events(Vec<Bytes>),
     /// All is sent: the client has everything up to this entry.
@@ -56,7 +56,7 @@ pub(super) enum Next {
 
 /// Why a snapshot cannot be made.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum SnapshotError {
+pub(super) enum StreamError {
     #[error(transparent)]
     State(#[from] StateError),
     #[error(transparent)]
@@ -65,7 +65,7 @@ pub(super) enum SnapshotError {
 
 impl SnapshotStream {
     /// Begins a snapshot: with its head.
-    pub(super) async fn begin(context: &SessionContext, feed: &Feed) -> Result<Self, SnapshotError> {
+    pub(super) async fn begin(context: &SessionContext, feed: &Feed) -> Result<Self, StreamError> {
         let (session, _) = session_state(&context.state, &context.config.session).await?;
         let chat = context.state.chat_moment(&context.config.chat, |_| ()).await?;
         let mut events = Vec::new();
@@ -76,7 +76,7 @@ impl SnapshotStream {
             epoch: chat.epoch,
             made: encoded(&events).into(),
             reservation: None,
-            phase: Phase::Making,
+            phase: SnapshotPhase::Making,
         })
     }
 
@@ -86,25 +86,25 @@ impl SnapshotStream {
         context: &SessionContext,
         feed: &Arc<Feed>,
         memory: &AnswerMemory,
-    ) -> Result<Next, SnapshotError> {
+    ) -> Result<SnapshotStep, StreamError> {
         loop {
             if !self.made.is_empty() {
-                return Ok(Next::Events(self.take()));
+                return Ok(SnapshotStep::Events(self.take()));
             }
             self.reservation = None;
-            if let Phase::Made(seq) = self.phase {
-                return Ok(Next::Done(seq));
+            if let SnapshotPhase::Made(seq) = self.phase {
+                return Ok(SnapshotStep::Done(seq));
             }
             let chat = context.state.chat_moment(&context.config.chat, |_| ()).await?;
             if chat.epoch != self.epoch {
-                return Ok(Next::Again);
+                return Ok(SnapshotStep::Again);
             }
             let made = match self.next < chat.rows.end {
                 true => self.make_turns(context, feed, memory, chat.rows.end).await?,
                 false => self.make_rest(context, feed, memory).await?,
             };
             if !made {
-                return Ok(Next::Again);
+                return Ok(SnapshotStep::Again);
             }
         }
     }
@@ -126,7 +126,7 @@ impl SnapshotStream {
         feed: &Feed,
         memory: &AnswerMemory,
         end: u64,
-    ) -> Result<bool, SnapshotError> {
+    ) -> Result<bool, StreamError> {
         let reservation = memory.reserve(PAGE_BYTES.saturating_mul(TURN_COPIES)).await?;
         let state = &context.state;
         let page = state.turns_page(&context.config.chat, self.next..end, self.epoch, PAGE_BYTES).await?;
@@ -148,7 +148,7 @@ impl SnapshotStream {
         context: &SessionContext,
         feed: &Arc<Feed>,
         memory: &AnswerMemory,
-    ) -> Result<bool, SnapshotError> {
+    ) -> Result<bool, StreamError> {
         let mut moved = feed.subscribe();
         for _ in 0..ATTEMPTS {
             let weight = context.state.chat_weight(&context.config.chat).await?;
@@ -173,7 +173,7 @@ impl SnapshotStream {
             match compared {
                 Comparison::Same((events, applied)) => {
                     self.made.extend(events);
-                    (self.phase, self.reservation) = (Phase::Made(applied), Some(reservation));
+                    (self.phase, self.reservation) = (SnapshotPhase::Made(applied), Some(reservation));
                     return Ok(true);
                 }
                 // The feed, which holds the sender, is held here.

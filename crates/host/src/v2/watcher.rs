@@ -13,11 +13,11 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::V2Inner;
-use super::feed::{Feed, FeedSlot, Standing, Taken, encoded};
+use super::feed::{Feed, FeedRead, FeedSlot, Standing, encoded};
 use super::moment::SessionContext;
 use super::reader::Wait;
 use super::rewind::{Rewind, Rewound, rewind};
-use super::snapshot::{Next, SnapshotError, SnapshotStream};
+use super::snapshot::{SnapshotStep, SnapshotStream, StreamError};
 use crate::endpoint::AnswerMemory;
 use crate::log::Seq;
 use crate::state::StateError;
@@ -33,10 +33,10 @@ pub(super) struct Watcher {
     slot: Arc<FeedSlot>,
     feed: Arc<Feed>,
     moved: watch::Receiver<()>,
-    phase: Phase,
+    phase: WatchPhase,
 }
 
-enum Phase {
+enum WatchPhase {
     Snapshot(Box<SnapshotStream>),
     /// The projector has not reached the feed. Events up to `after` are not sent.
     Replay {
@@ -63,7 +63,7 @@ impl Watcher {
         memory: AnswerMemory,
         session: &str,
         last_seq: Option<Seq>,
-    ) -> Result<Joined, SnapshotError> {
+    ) -> Result<Joined, StreamError> {
         let context = shared.context_of(session).await?;
         let (slot, feed) = shared.feeds.get(&context, &shared.memory, &shared.timers).await?;
         // A client cannot have seen more than is durable, but more than the feed has taken.
@@ -73,7 +73,7 @@ impl Watcher {
         let standing = feed.standing();
         let moved = feed.subscribe();
         let shared = Arc::clone(shared);
-        let phase = Phase::Live { position: 0 };
+        let phase = WatchPhase::Live { position: 0 };
         let mut watcher = Self { shared, context, memory, slot, feed, moved, phase };
         let reason = match start {
             Start::Replay { after } => watcher.go_on_after(after).await?,
@@ -87,10 +87,10 @@ impl Watcher {
 
     /// Waits until there is something to take. Cancel-safe.
     pub(super) async fn ready(&mut self) {
-        let Phase::Live { position } = self.phase else { return };
+        let WatchPhase::Live { position } = self.phase else { return };
         loop {
             self.moved.mark_unchanged();
-            if !matches!(self.feed.take(position, 0), Taken::Nothing) {
+            if !matches!(self.feed.take(position, 0), FeedRead::Nothing) {
                 return;
             }
             // The feed, which holds the sender, is held here.
@@ -99,21 +99,21 @@ impl Watcher {
     }
 
     /// Takes the next events, perhaps none.
-    pub(super) async fn take(&mut self) -> Result<Vec<Bytes>, SnapshotError> {
+    pub(super) async fn take(&mut self) -> Result<Vec<Bytes>, StreamError> {
         match &mut self.phase {
-            Phase::Snapshot(stream) => match stream.next(&self.context, &self.feed, &self.memory).await? {
-                Next::Events(events) => Ok(events),
-                Next::Done(position) => {
-                    self.phase = Phase::Live { position };
+            WatchPhase::Snapshot(stream) => match stream.next(&self.context, &self.feed, &self.memory).await? {
+                SnapshotStep::Events(events) => Ok(events),
+                SnapshotStep::Done(position) => {
+                    self.phase = WatchPhase::Live { position };
                     Ok(Vec::new())
                 }
-                Next::Again => {
+                SnapshotStep::Again => {
                     self.renew().await?;
                     self.begin_snapshot().await?;
                     Ok(Vec::new())
                 }
             },
-            Phase::Replay { rewound, after } => {
+            WatchPhase::Replay { rewound, after } => {
                 let Rewound { projector, reader, .. } = &mut **rewound;
                 let page = reader.next(PAGE_BYTES, Wait::Never).await.map_err(StateError::from)?;
                 let mut events = Vec::new();
@@ -126,19 +126,19 @@ impl Watcher {
                 }
                 let position = reader.position();
                 if position >= *after && self.feed.holds_after(position) {
-                    self.phase = Phase::Live { position };
+                    self.phase = WatchPhase::Live { position };
                 } else if page.is_end {
                     self.renew().await?;
                 }
                 Ok(encoded(&events))
             }
-            Phase::Live { position } => match self.feed.take(*position, PAGE_BYTES) {
-                Taken::Events(events, reached) => {
+            WatchPhase::Live { position } => match self.feed.take(*position, PAGE_BYTES) {
+                FeedRead::Events(events, reached) => {
                     *position = reached;
                     Ok(events)
                 }
-                Taken::Nothing => Ok(Vec::new()),
-                Taken::Behind => {
+                FeedRead::Nothing => Ok(Vec::new()),
+                FeedRead::Behind => {
                     let after = *position;
                     self.renew().await?;
                     self.go_on_after(after).await?;
@@ -149,14 +149,14 @@ impl Watcher {
     }
 
     /// Goes on after this entry: says why with a snapshot, if the log does not allow anything else.
-    async fn go_on_after(&mut self, after: Seq) -> Result<Option<SnapshotReason>, SnapshotError> {
+    async fn go_on_after(&mut self, after: Seq) -> Result<Option<SnapshotReason>, StreamError> {
         if self.feed.holds_after(after) {
-            self.phase = Phase::Live { position: after };
+            self.phase = WatchPhase::Live { position: after };
             return Ok(None);
         }
         match rewind(&self.context, after).await? {
             Rewind::Done(rewound) => {
-                self.phase = Phase::Replay { rewound, after };
+                self.phase = WatchPhase::Replay { rewound, after };
                 Ok(None)
             }
             Rewind::Trimmed | Rewind::Uncertain => {
@@ -166,13 +166,13 @@ impl Watcher {
         }
     }
 
-    async fn begin_snapshot(&mut self) -> Result<(), SnapshotError> {
-        self.phase = Phase::Snapshot(Box::new(SnapshotStream::begin(&self.context, &self.feed).await?));
+    async fn begin_snapshot(&mut self) -> Result<(), StreamError> {
+        self.phase = WatchPhase::Snapshot(Box::new(SnapshotStream::begin(&self.context, &self.feed).await?));
         Ok(())
     }
 
     /// Takes another feed, if this one is lost.
-    async fn renew(&mut self) -> Result<(), SnapshotError> {
+    async fn renew(&mut self) -> Result<(), StreamError> {
         if self.feed.is_lost() {
             let shared = &self.shared;
             (self.slot, self.feed) = shared.feeds.get(&self.context, &shared.memory, &shared.timers).await?;

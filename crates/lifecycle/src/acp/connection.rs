@@ -164,7 +164,7 @@ pub enum PromptError {
 #[derive(Debug)]
 pub struct Connection {
     opening: Opening,
-    phase: Phase,
+    phase: ConnectionPhase,
     capabilities: AgentCapabilities,
     agent: Option<Implementation>,
     auth_methods: Vec<AuthMethod>,
@@ -177,7 +177,7 @@ pub struct Connection {
     /// The turn that the agent was asked to stop.
     cancelled: Option<Id>,
     next_id: u64,
-    pending: HashMap<u64, Pending>,
+    pending: HashMap<u64, PendingRequest>,
     /// Permission requests by their calls: the id that the agent gave to the request, as it wrote it.
     permissions: HashMap<Id, Box<RawValue>>,
     /// Other requests of the agent, by our own number: its own id, as it wrote it.
@@ -189,7 +189,7 @@ pub struct Connection {
 
 /// How far a connection has come.
 #[derive(Debug, Clone, PartialEq)]
-enum Phase {
+enum ConnectionPhase {
     Initializing,
     Opening { login: Login },
     Open { session: SessionId, prompt: Option<Id> },
@@ -205,7 +205,7 @@ enum Login {
 
 /// A request of ours that waits for its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Pending {
+enum PendingRequest {
     Initialize,
     Authenticate,
     Open(OpenMethod),
@@ -230,7 +230,7 @@ enum OpenMethod {
 
 /// A line of the agent.
 #[derive(Deserialize)]
-struct Line<'a> {
+struct IncomingLine<'a> {
     #[serde(borrow, default)]
     id: Option<&'a RawValue>,
     #[serde(default)]
@@ -244,7 +244,7 @@ struct Line<'a> {
 }
 
 #[derive(Serialize)]
-struct Outgoing<'a, P> {
+struct OutgoingLine<'a, P> {
     jsonrpc: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<u64>,
@@ -253,7 +253,7 @@ struct Outgoing<'a, P> {
 }
 
 #[derive(Serialize)]
-struct Response<'a, R> {
+struct ReplyLine<'a, R> {
     jsonrpc: &'static str,
     id: &'a RawValue,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -287,7 +287,7 @@ impl Connection {
     #[must_use]
     pub fn new(opening: Opening, limits: Limits) -> Self {
         let mut connection = Self {
-            phase: Phase::Initializing,
+            phase: ConnectionPhase::Initializing,
             capabilities: AgentCapabilities::default(),
             agent: None,
             auth_methods: Vec::new(),
@@ -312,7 +312,7 @@ impl Connection {
         let client = Implementation::new("breakbulk", env!("CARGO_PKG_VERSION"));
         let initialize =
             InitializeRequest::new(ProtocolVersion::V1).client_capabilities(capabilities).client_info(client);
-        connection.request("initialize", &initialize, Pending::Initialize);
+        connection.request("initialize", &initialize, PendingRequest::Initialize);
         connection
     }
 
@@ -343,7 +343,7 @@ impl Connection {
         if line.iter().all(u8::is_ascii_whitespace) {
             return Received::Ignored;
         }
-        let Ok(parsed) = serde_json::from_slice::<Line<'_>>(line) else {
+        let Ok(parsed) = serde_json::from_slice::<IncomingLine<'_>>(line) else {
             return Received::Malformed { bytes: line.len() };
         };
         match (parsed.method.as_deref(), parsed.id) {
@@ -359,7 +359,7 @@ impl Connection {
     /// # Errors
     /// No session is open, or the agent works on a prompt.
     pub fn send(&mut self, turn: Id, blocks: Vec<ContentBlock>) -> Result<(), PromptError> {
-        let Phase::Open { session, prompt } = &mut self.phase else { return Err(PromptError::NotOpen) };
+        let ConnectionPhase::Open { session, prompt } = &mut self.phase else { return Err(PromptError::NotOpen) };
         if prompt.is_some() {
             return Err(PromptError::Busy);
         }
@@ -370,16 +370,16 @@ impl Connection {
         if self.can_resume() {
             self.translator.push(Event::Resumable { token: session.0.to_string() });
         }
-        self.request("session/prompt", &PromptRequest::new(session, blocks), Pending::Prompt { turn });
+        self.request("session/prompt", &PromptRequest::new(session, blocks), PendingRequest::Prompt { turn });
         Ok(())
     }
 
     /// Asks the agent to stop. It still answers the prompt. Questions that are open are withdrawn, as the protocol wants.
     pub fn cancel(&mut self) {
-        let Phase::Open { session, prompt: prompt @ Some(_) } = &self.phase else { return };
+        let ConnectionPhase::Open { session, prompt: prompt @ Some(_) } = &self.phase else { return };
         let cancel = CancelNotification::new(session.clone());
         self.cancelled.clone_from(prompt);
-        self.write(&Outgoing { jsonrpc: "2.0", id: None, method: "session/cancel", params: cancel });
+        self.write(&OutgoingLine { jsonrpc: "2.0", id: None, method: "session/cancel", params: cancel });
         for tool in self.permissions.keys().cloned().collect::<Vec<_>>() {
             self.answer(&tool, &Answer::Withdrawn);
         }
@@ -402,7 +402,7 @@ impl Connection {
 
     /// Changes the mode, if the agent has it, as a mode or as an option of that category. Returns whether it has.
     pub fn set_mode(&mut self, mode: &str) -> bool {
-        let Phase::Open { session, .. } = &self.phase else { return false };
+        let ConnectionPhase::Open { session, .. } = &self.phase else { return false };
         let session = session.clone();
         let has_mode =
             self.modes.as_ref().is_some_and(|modes| modes.available_modes.iter().any(|known| &*known.id.0 == mode));
@@ -411,7 +411,7 @@ impl Connection {
         }
         let set = SetSessionModeRequest::new(session, mode.to_owned());
         let kind = SettingKind::Mode(mode.to_owned());
-        self.request("session/set_mode", &set, Pending::Setting { kind, what: format!("mode {mode}") });
+        self.request("session/set_mode", &set, PendingRequest::Setting { kind, what: format!("mode {mode}") });
         true
     }
 
@@ -429,16 +429,16 @@ impl Connection {
 
     /// The process has ended, or was ended: a turn that is open ends with it.
     pub fn end(&mut self, reason: ExitReason) {
-        match (std::mem::replace(&mut self.phase, Phase::Ended), reason) {
-            (Phase::Initializing | Phase::Opening { .. }, ExitReason::Failed(failure)) => {
+        match (std::mem::replace(&mut self.phase, ConnectionPhase::Ended), reason) {
+            (ConnectionPhase::Initializing | ConnectionPhase::Opening { .. }, ExitReason::Failed(failure)) => {
                 self.signals.push_back(ConnectionSignal::NotOpened(failure));
             }
-            (Phase::Initializing | Phase::Opening { .. }, ExitReason::Stopped) => {
+            (ConnectionPhase::Initializing | ConnectionPhase::Opening { .. }, ExitReason::Stopped) => {
                 let failure = Failure::new("stopped", "The conversation was ended.");
                 self.signals.push_back(ConnectionSignal::NotOpened(failure));
             }
-            (Phase::Open { .. }, reason) => self.translator.finish(reason.outcome()),
-            (Phase::Ended, _) => {}
+            (ConnectionPhase::Open { .. }, reason) => self.translator.finish(reason.outcome()),
+            (ConnectionPhase::Ended, _) => {}
         }
         self.permissions.clear();
         self.host_requests.clear();
@@ -446,7 +446,7 @@ impl Connection {
     }
 
     fn set_category(&mut self, category: &SessionConfigOptionCategory, value: &str) -> bool {
-        let Phase::Open { session, .. } = &self.phase else { return false };
+        let ConnectionPhase::Open { session, .. } = &self.phase else { return false };
         let Some(option) = self.options.iter().find(|option| option.category.as_ref() == Some(category)) else {
             return false;
         };
@@ -457,7 +457,7 @@ impl Connection {
         };
         let value = SessionConfigOptionValue::value_id(value.to_owned());
         let set = SetSessionConfigOptionRequest::new(session.clone(), option.id.clone(), value);
-        self.request("session/set_config_option", &set, Pending::Setting { kind, what });
+        self.request("session/set_config_option", &set, PendingRequest::Setting { kind, what });
         true
     }
 
@@ -558,11 +558,11 @@ impl Connection {
             None => Ok(result.unwrap_or(RawValue::NULL)),
         };
         match pending {
-            Pending::Initialize => self.initialized(result),
-            Pending::Authenticate => self.authenticated(result),
-            Pending::Open(method) => self.opened(method, result),
-            Pending::Prompt { turn } => self.prompted(&turn, result),
-            Pending::Setting { kind, what } => self.set(kind, &what, result),
+            PendingRequest::Initialize => self.initialized(result),
+            PendingRequest::Authenticate => self.authenticated(result),
+            PendingRequest::Open(method) => self.opened(method, result),
+            PendingRequest::Prompt { turn } => self.prompted(&turn, result),
+            PendingRequest::Setting { kind, what } => self.set(kind, &what, result),
         }
         Received::Taken
     }
@@ -591,7 +591,8 @@ impl Connection {
     /// The agent has said in which mode it works. That is news unless it follows from a wish that is not answered yet.
     fn mode_is(&mut self, mode: String) {
         let before = self.mode.replace(mode.clone());
-        let is_mode = |pending: &Pending| matches!(pending, Pending::Setting { kind: SettingKind::Mode(_), .. });
+        let is_mode =
+            |pending: &PendingRequest| matches!(pending, PendingRequest::Setting { kind: SettingKind::Mode(_), .. });
         if before.as_ref() != Some(&mode) && !self.pending.values().any(is_mode) {
             self.signals.push_back(ConnectionSignal::Session(SessionSignal::ModeChanged { mode }));
         }
@@ -615,7 +616,7 @@ impl Connection {
                 self.capabilities = response.agent_capabilities;
                 self.agent = response.agent_info;
                 self.auth_methods = response.auth_methods;
-                self.phase = Phase::Opening { login: Login::NotTried };
+                self.phase = ConnectionPhase::Opening { login: Login::NotTried };
                 self.open(self.first_method());
             }
             Err(error) => self.give_up(not_opened("initialize", &error)),
@@ -645,21 +646,21 @@ impl Connection {
         match method {
             OpenMethod::Resume => {
                 let resume = ResumeSessionRequest::new(token, cwd).additional_directories(more);
-                self.request("session/resume", &resume, Pending::Open(method));
+                self.request("session/resume", &resume, PendingRequest::Open(method));
             }
             OpenMethod::Load => {
                 let load = LoadSessionRequest::new(token, cwd).additional_directories(more);
-                self.request("session/load", &load, Pending::Open(method));
+                self.request("session/load", &load, PendingRequest::Open(method));
             }
             OpenMethod::New => {
                 let new = NewSessionRequest::new(cwd).additional_directories(more);
-                self.request("session/new", &new, Pending::Open(method));
+                self.request("session/new", &new, PendingRequest::Open(method));
             }
         }
     }
 
     fn opened(&mut self, method: OpenMethod, result: Result<&RawValue, RpcError>) {
-        let Phase::Opening { login } = self.phase else { return };
+        let ConnectionPhase::Opening { login } = self.phase else { return };
         let result = match (result, method) {
             (Err(error), _) if error.code == AUTH_REQUIRED => return self.log_in(login, &error),
             // The agent has forgotten the session: nothing was handed over yet, so a new one is safe.
@@ -681,7 +682,7 @@ impl Connection {
                 self.models = models.map(|told| told.models.available_models).unwrap_or_default();
                 let mode = self.modes.as_ref().map(|modes| modes.current_mode_id.0.to_string());
                 self.mode = mode.or_else(|| current_mode(&self.options));
-                self.phase = Phase::Open { session: response.session_id, prompt: None };
+                self.phase = ConnectionPhase::Open { session: response.session_id, prompt: None };
                 self.signals.push_back(ConnectionSignal::Opened(Box::new(Opened {
                     remembers: method != OpenMethod::New,
                     can_resume: self.can_resume(),
@@ -698,8 +699,8 @@ impl Connection {
     fn log_in(&mut self, login: Login, error: &RpcError) {
         if let (Some(method), Login::NotTried) = (&self.opening.auth_method, login) {
             let authenticate = AuthenticateRequest::new(method.clone());
-            self.phase = Phase::Opening { login: Login::Tried };
-            self.request("authenticate", &authenticate, Pending::Authenticate);
+            self.phase = ConnectionPhase::Opening { login: Login::Tried };
+            self.request("authenticate", &authenticate, PendingRequest::Authenticate);
             return;
         }
         let methods = self.auth_methods.iter().map(|method| match method {
@@ -717,7 +718,7 @@ impl Connection {
     }
 
     fn prompted(&mut self, turn: &Id, result: Result<&RawValue, RpcError>) {
-        let Phase::Open { prompt, .. } = &mut self.phase else { return };
+        let ConnectionPhase::Open { prompt, .. } = &mut self.phase else { return };
         if prompt.as_ref() == Some(turn) {
             *prompt = None;
         }
@@ -739,7 +740,7 @@ impl Connection {
     }
 
     fn give_up(&mut self, failure: Failure) {
-        self.phase = Phase::Ended;
+        self.phase = ConnectionPhase::Ended;
         self.signals.push_back(ConnectionSignal::NotOpened(failure));
     }
 
@@ -748,10 +749,10 @@ impl Connection {
         self.next_id
     }
 
-    fn request(&mut self, method: &str, params: &impl Serialize, pending: Pending) {
+    fn request(&mut self, method: &str, params: &impl Serialize, pending: PendingRequest) {
         let id = self.number();
         self.pending.insert(id, pending);
-        self.write(&Outgoing { jsonrpc: "2.0", id: Some(id), method, params });
+        self.write(&OutgoingLine { jsonrpc: "2.0", id: Some(id), method, params });
     }
 
     fn refuse(&mut self, id: &RawValue, error: RpcError) {
@@ -763,7 +764,7 @@ impl Connection {
             Ok(result) => (Some(result), None),
             Err(error) => (None, Some(error)),
         };
-        self.write(&Response { jsonrpc: "2.0", id, result, error });
+        self.write(&ReplyLine { jsonrpc: "2.0", id, result, error });
     }
 
     fn write(&mut self, line: &impl Serialize) {

@@ -24,7 +24,7 @@ pub struct Info {
     /// Slash commands with their descriptions, from the answer to [`Control::Initialize`](super::Control::Initialize).
     pub commands: Vec<SlashCommand>,
     /// Models to choose from, from the same answer.
-    pub models: Vec<Model>,
+    pub models: Vec<ModelInfo>,
 }
 
 /// A slash command, for completions.
@@ -40,7 +40,7 @@ pub struct SlashCommand {
 
 /// A model to choose.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Model {
+pub struct ModelInfo {
     /// What [`Control::SetModel`](super::Control::SetModel) takes.
     pub value: String,
     /// What a person reads.
@@ -111,7 +111,7 @@ impl Info {
         };
         let model = |model: WireModel<'_>| {
             let (name, description) = (owned(model.name), owned(model.description));
-            model.value.to_owned().map(|value| Model { value, name, description })
+            model.value.to_owned().map(|value| ModelInfo { value, name, description })
         };
         self.commands = answer.commands.0.into_iter().flatten().filter_map(command).collect();
         self.models = answer.models.0.into_iter().flatten().filter_map(model).collect();

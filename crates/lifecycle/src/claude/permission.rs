@@ -22,7 +22,7 @@ pub const CHOICE_STOP: &str = "stop";
 /// A permission that the program wants. The same is asked by [`Event::ToolAsked`](crate::Event::ToolAsked); this is for
 /// a host that decides some by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Permission {
+pub struct PermissionRequest {
     /// The program's name for its request.
     pub request: Id,
     /// The call.
@@ -118,8 +118,8 @@ impl Asked {
         Some(Self { request, input, suggestions })
     }
 
-    pub(super) fn permission(&self, tool: Id, wire: &ControlRequest<'_>) -> Permission {
-        Permission {
+    pub(super) fn permission(&self, tool: Id, wire: &ControlRequest<'_>) -> PermissionRequest {
+        PermissionRequest {
             request: self.request.clone(),
             tool,
             name: wire.tool_name.as_str().to_owned(),
@@ -239,12 +239,12 @@ impl Suggestion {
 struct ResponseLine<'a, T> {
     #[serde(rename = "type")]
     kind: &'static str,
-    response: Response<'a, T>,
+    response: ControlResult<'a, T>,
 }
 
 #[derive(Serialize)]
 #[serde(tag = "subtype", rename_all = "lowercase")]
-enum Response<'a, T> {
+enum ControlResult<'a, T> {
     Success { request_id: &'a str, response: T },
     Error { request_id: &'a str, error: &'a str },
 }
@@ -272,13 +272,16 @@ const fn is_false(flag: &bool) -> bool {
 
 impl<'a> ResponseLine<'a, Verdict<'a>> {
     fn success(request: &'a Id, response: Verdict<'a>) -> Self {
-        Self { kind: "control_response", response: Response::Success { request_id: request, response } }
+        Self { kind: "control_response", response: ControlResult::Success { request_id: request, response } }
     }
 }
 
 /// The line that refuses a request, so that the program does not wait for ever.
 pub(super) fn refusal(request: &str, error: &str) -> Vec<u8> {
-    line(&ResponseLine::<()> { kind: "control_response", response: Response::Error { request_id: request, error } })
+    line(&ResponseLine::<()> {
+        kind: "control_response",
+        response: ControlResult::Error { request_id: request, error },
+    })
 }
 
 /// One line of JSON, with its newline.

@@ -60,7 +60,7 @@ pub enum Part {
 
 /// The line that hands a prompt over.
 #[derive(Serialize)]
-pub(super) struct UserLine<'a> {
+pub(super) struct PromptLine<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     message: UserMessage<'a>,
@@ -98,7 +98,7 @@ struct UserSource<'a> {
     data: &'a str,
 }
 
-impl<'a> UserLine<'a> {
+impl<'a> PromptLine<'a> {
     pub(super) fn new(prompt: &'a Prompt) -> Self {
         let content = match prompt.content.as_slice() {
             [Part::Text(text)] => UserContent::Plain(text),
@@ -122,11 +122,11 @@ impl<'a> UserPart<'a> {
 
 /// The prompts that were handed over and whose turn has not begun.
 #[derive(Debug, Default)]
-pub(super) struct Prompts(VecDeque<Pending>);
+pub(super) struct Prompts(VecDeque<PendingPrompt>);
 
 /// A prompt whose turn has not begun.
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingPrompt {
     pub(super) turn: Id,
     pub(super) uuid: String,
     priority: Option<Priority>,
@@ -149,7 +149,7 @@ pub(super) enum Place {
 impl Prompts {
     pub(super) fn push(&mut self, prompt: Prompt) {
         let Prompt { turn, uuid, priority, .. } = prompt;
-        self.0.push_back(Pending { turn, uuid, priority, place: Place::Written, is_interrupted: false });
+        self.0.push_back(PendingPrompt { turn, uuid, priority, place: Place::Written, is_interrupted: false });
     }
 
     pub(super) fn turns(&self) -> impl Iterator<Item = &Id> {
@@ -164,15 +164,15 @@ impl Prompts {
     }
 
     /// Takes out a prompt that will get no turn of its own.
-    pub(super) fn remove(&mut self, uuid: &str) -> Option<Pending> {
+    pub(super) fn remove(&mut self, uuid: &str) -> Option<PendingPrompt> {
         let at = self.0.iter().position(|pending| pending.uuid == uuid)?;
         self.0.remove(at)
     }
 
     /// Takes out the prompt whose turn begins: one that the line names, else the [next](Self::next). `None` if the
     /// program itself begins the turn.
-    pub(super) fn take(&mut self, named: &[Text<'_>]) -> Option<Pending> {
-        let is_named = |pending: &Pending| named.iter().any(|Text(uuid)| *uuid == *pending.uuid);
+    pub(super) fn take(&mut self, named: &[Text<'_>]) -> Option<PendingPrompt> {
+        let is_named = |pending: &PendingPrompt| named.iter().any(|Text(uuid)| *uuid == *pending.uuid);
         let at = self.0.iter().position(is_named).or_else(|| self.next())?;
         self.0.remove(at)
     }
@@ -187,13 +187,13 @@ impl Prompts {
     /// The prompt that the program has taken, else the first of which it has said nothing. One that the program says it
     /// has queued begins only after it says that it has taken it.
     fn next(&self) -> Option<usize> {
-        let find = |is_it: fn(&Pending) -> bool| self.0.iter().position(is_it);
+        let find = |is_it: fn(&PendingPrompt) -> bool| self.0.iter().position(is_it);
         find(|pending| pending.place == Place::Taken)
             .or_else(|| find(|pending| pending.place == Place::Written && pending.priority == Some(Priority::Now)))
             .or_else(|| find(|pending| pending.place == Place::Written))
     }
 
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Pending> {
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = PendingPrompt> {
         self.0.drain(..)
     }
 }

@@ -2,14 +2,19 @@
 
 use serde_json::value::RawValue;
 
-use super::wire::{self, Block, Blocks, Maybe, Structured, Text};
+use super::wire::{self, Blocks, ContentBlock, Maybe, Structured, Text};
 use crate::{Content, Ending, ToolResult};
 
 /// How a call has ended, from the block that says so.
 ///
 /// `title` is the tool's, for people. `structured` is what the tool says for programs, and `never_ran` whether the program
 /// says that the call was stopped before it ran.
-pub(super) fn ending(title: &str, block: &Block<'_>, structured: Option<&Structured<'_>>, never_ran: bool) -> Ending {
+pub(super) fn ending(
+    title: &str,
+    block: &ContentBlock<'_>,
+    structured: Option<&Structured<'_>>,
+    never_ran: bool,
+) -> Ending {
     let mut content = block.content.map(contents).unwrap_or_default();
     let Maybe(is_error) = block.is_error;
     if never_ran {
@@ -42,7 +47,7 @@ fn contents(raw: &RawValue) -> Vec<Content> {
 
 /// One piece of a result. What is neither text nor a file is shown as it came.
 fn piece(raw: &RawValue) -> Content {
-    let known = wire::parse::<Block<'_>>(raw).and_then(|block| {
+    let known = wire::parse::<ContentBlock<'_>>(raw).and_then(|block| {
         if block.kind.as_str() == "text" {
             return block.text.map(|Text(text)| Content::Text(text.into_owned()));
         }

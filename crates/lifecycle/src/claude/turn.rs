@@ -1,9 +1,9 @@
 //! One turn: its speakers, their messages, and their calls.
 //!
-//! The model's stream says everything first, and an `assistant` line says each block again when it is whole. What was
-//! streamed is not said twice; what was not, because the program was told not to stream, because it never streams its
-//! sub-agents, or because a line was lost, is said from the `assistant` line, once. To tell which is which, each block
-//! keeps the length and a hash of what was said of it.
+//! The program writes each block twice: first in pieces, as the model streams it, and then whole, in an `assistant` line. Its
+//! text becomes events once. What was streamed is not repeated. What was not streamed is taken from the `assistant` line: the
+//! program was started without streaming, a sub-agent speaks, or a line was lost. To compare the two, each block keeps the
+//! length and a hash of the text that became events.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -39,16 +39,16 @@ pub(super) struct Turn {
     /// The message that each speaker says now: the agent itself, and sub-agents by their calls.
     main: Option<usize>,
     sub_agents: HashMap<Id, usize>,
-    calls: HashMap<Id, CallState>,
+    calls: HashMap<Id, TurnCall>,
     /// Calls by the tasks that they began.
     tasks: HashMap<String, Id>,
     /// UUIDs of the whole messages that came.
-    told: HashSet<Box<str>>,
+    assistant_uuids: HashSet<Box<str>>,
     /// Of the messages that are over.
     tokens: Total,
     model: Option<String>,
     /// Bytes of inputs that are not whole.
-    held: usize,
+    input_bytes: usize,
     /// Messages, blocks, calls and other names that are remembered.
     parts: usize,
 }
@@ -69,8 +69,8 @@ pub(super) enum Origin {
 struct TurnMessage {
     id: Id,
     blocks: Vec<TurnBlock>,
-    /// Streamed blocks that no `assistant` line has told yet.
-    untold: usize,
+    /// Streamed blocks that no `assistant` line has repeated yet.
+    unconfirmed: usize,
     tokens: Tokens,
 }
 
@@ -81,9 +81,9 @@ struct TurnBlock {
     index: Option<u64>,
     kind: BlockType,
     stage: BlockStage,
-    /// Whether an `assistant` line has told it whole.
-    is_told: bool,
-    said: Said,
+    /// Whether an `assistant` line has repeated it whole.
+    is_confirmed: bool,
+    emitted: TextDigest,
     input: Option<Input>,
 }
 
@@ -103,15 +103,15 @@ struct Input {
     whole: Option<String>,
 }
 
-/// What was said of a block: enough to recognize it when it is said again.
+/// Length and hash of the text of a block that became events: enough to recognize the text when it is repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Said {
+struct TextDigest {
     len: usize,
     hash: u64,
 }
 
-impl Said {
-    const NOTHING: Self = Self { len: 0, hash: 0xcbf2_9ce4_8422_2325 };
+impl TextDigest {
+    const EMPTY: Self = Self { len: 0, hash: 0xcbf2_9ce4_8422_2325 };
 
     /// FNV-1a: cheap for the few bytes of a delta, and the same however the text was cut.
     fn add(&mut self, text: &str) {
@@ -122,14 +122,14 @@ impl Said {
     }
 
     fn of(text: &str) -> Self {
-        let mut said = Self::NOTHING;
-        said.add(text);
-        said
+        let mut digest = Self::EMPTY;
+        digest.add(text);
+        digest
     }
 }
 
 #[derive(Debug)]
-struct CallState {
+struct TurnCall {
     title: String,
     /// The block of its input: message and block.
     input: Option<(usize, usize)>,
@@ -217,10 +217,10 @@ impl Turn {
             sub_agents: HashMap::new(),
             calls: HashMap::new(),
             tasks: HashMap::new(),
-            told: HashSet::new(),
+            assistant_uuids: HashSet::new(),
             tokens: Total::default(),
             model: None,
-            held: 0,
+            input_bytes: 0,
             parts: 0,
         }
     }
@@ -245,7 +245,7 @@ impl Turn {
                 }
             }
             "content_block_start" => {
-                if let Some(block) = event.content_block.and_then(wire::parse::<wire::Block<'_>>)
+                if let Some(block) = event.content_block.and_then(wire::parse::<wire::ContentBlock<'_>>)
                     && let Some(message) = self.streaming(line, agent, out)
                 {
                     self.block_started(message, event.index, &block, agent, out);
@@ -257,7 +257,7 @@ impl Turn {
                 }
             }
             "message_start" => {
-                let message = event.message.and_then(wire::parse::<wire::Message<'_>>);
+                let message = event.message.and_then(wire::parse::<wire::ApiMessage<'_>>);
                 let Some(message) = message else { return out.counts.ignore("stream_event/message_start") };
                 let name = message.id.get().or(line.api_message_id.get());
                 let Some(at) = self.message(name, agent, out) else { return };
@@ -276,22 +276,22 @@ impl Turn {
         }
     }
 
-    /// Takes a message that is told whole: as a rule one block of it.
-    pub(super) fn told(&mut self, line: &Line<'_>, message: &wire::Message<'_>, out: &mut Out<'_>) {
+    /// Takes an `assistant` line: a message, or as a rule one block of it, that is whole.
+    pub(super) fn assistant_message(&mut self, line: &Line<'_>, message: &wire::ApiMessage<'_>, out: &mut Out<'_>) {
         let agent = line.parent_tool_use_id.get();
         if let Some(uuid) = line.uuid.get() {
-            if self.told.contains(uuid) || !self.take_part(out) {
+            if self.assistant_uuids.contains(uuid) || !self.take_part(out) {
                 return;
             }
-            self.told.insert(uuid.into());
+            self.assistant_uuids.insert(uuid.into());
         }
         let Some(at) = self.message(message.id.get().or(line.uuid.get()), agent, out) else { return };
         match message.content.and_then(Blocks::read) {
-            Some(Blocks::Text(Text(text))) => self.told_words(at, BlockType::Text, &text, agent, out),
+            Some(Blocks::Text(Text(text))) => self.assistant_text(at, BlockType::Text, &text, agent, out),
             Some(Blocks::List(blocks)) => {
                 for raw in blocks {
-                    match wire::parse::<wire::Block<'_>>(raw) {
-                        Some(block) => self.told_block(at, &block, agent, out),
+                    match wire::parse::<wire::ContentBlock<'_>>(raw) {
+                        Some(block) => self.assistant_block(at, &block, agent, out),
                         None => out.counts.ignore("block/malformed"),
                     }
                 }
@@ -304,7 +304,7 @@ impl Turn {
     pub(super) fn results(
         &mut self,
         line: &Line<'_>,
-        message: &wire::Message<'_>,
+        message: &wire::ApiMessage<'_>,
         user: &wire::UserLine<'_>,
         out: &mut Out<'_>,
     ) {
@@ -320,7 +320,7 @@ impl Turn {
         let Some(Blocks::List(blocks)) = content else { return };
         // A `user` line has one structured result beside its blocks. It belongs to a block only if there is just one.
         let structured = if blocks.len() == 1 { user.tool_use_result.0.as_ref() } else { None };
-        for block in blocks.into_iter().filter_map(wire::parse::<wire::Block<'_>>) {
+        for block in blocks.into_iter().filter_map(wire::parse::<wire::ContentBlock<'_>>) {
             if !is_result(&block.kind) {
                 out.counts.ignore_within("user", block.kind.as_str());
                 continue;
@@ -394,7 +394,7 @@ impl Turn {
     }
 
     /// The program has told that these calls were denied: those that it left open never ran.
-    pub(super) fn denied(&mut self, denials: &[wire::Denial<'_>], out: &mut Out<'_>) {
+    pub(super) fn denied(&mut self, denials: &[wire::PermissionDenial<'_>], out: &mut Out<'_>) {
         for denial in denials {
             let Some((tool, state)) = self.calls.get_key_value(denial.tool_use_id.as_str()) else { continue };
             if matches!(state.progress, Progress::Open) {
@@ -495,7 +495,7 @@ impl Turn {
             self.messages.push(TurnMessage {
                 id: id.clone(),
                 blocks: Vec::new(),
-                untold: 0,
+                unconfirmed: 0,
                 tokens: Tokens::default(),
             });
             out.push(Event::MessageStarted { message: id, agent: agent.map(Id::from) });
@@ -517,7 +517,7 @@ impl Turn {
         &mut self,
         message: usize,
         index: u64,
-        block: &wire::Block<'_>,
+        block: &wire::ContentBlock<'_>,
         agent: Option<&str>,
         out: &mut Out<'_>,
     ) {
@@ -527,7 +527,7 @@ impl Turn {
             "redacted_thinking" => (BlockKind::Redacted, None),
             _ if is_call(&block.kind) => {
                 let Some(tool) = block.id.get() else { return out.counts.ignore("block/unnamed") };
-                // It was told before, whole: nothing of it is new.
+                // An `assistant` line had it before: nothing of it is new.
                 if self.calls.contains_key(tool) {
                     return;
                 }
@@ -584,7 +584,7 @@ impl Turn {
         };
         let Some(message) = self.messages.get_mut(message) else { return };
         let Some(block) = message.blocks.get_mut(at) else { return };
-        block.said.add(&text);
+        block.emitted.add(&text);
         self.has_spoken |= agent.is_none() && kind == BlockType::Text;
         out.push(Event::BlockDelta { message: message.id.clone(), block: block.id.clone(), kind, text });
     }
@@ -595,13 +595,13 @@ impl Turn {
         let input = at.and_then(|at| self.messages.get_mut(message)?.blocks.get_mut(at)?.input.as_mut());
         let Some(input) = input else { return out.counts.ignore("delta/input_json_delta") };
         let Some(streamed) = &mut input.streamed else { return };
-        if self.held.saturating_add(text.len()) > out.max_input_bytes {
-            self.held = self.held.saturating_sub(streamed.len());
+        if self.input_bytes.saturating_add(text.len()) > out.max_input_bytes {
+            self.input_bytes = self.input_bytes.saturating_sub(streamed.len());
             input.streamed = None;
             out.counts.inputs_cut = out.counts.inputs_cut.saturating_add(1);
             return;
         }
-        self.held = self.held.saturating_add(text.len());
+        self.input_bytes = self.input_bytes.saturating_add(text.len());
         streamed.push_str(text);
     }
 
@@ -624,24 +624,30 @@ impl Turn {
         }
     }
 
-    fn told_block(&mut self, message: usize, block: &wire::Block<'_>, agent: Option<&str>, out: &mut Out<'_>) {
+    fn assistant_block(
+        &mut self,
+        message: usize,
+        block: &wire::ContentBlock<'_>,
+        agent: Option<&str>,
+        out: &mut Out<'_>,
+    ) {
         match block.kind.as_str() {
             "text" => {
                 let text = block.text.as_ref().map_or("", |Text(text)| text);
-                self.told_words(message, BlockType::Text, text, agent, out);
+                self.assistant_text(message, BlockType::Text, text, agent, out);
             }
             "thinking" => {
                 let text = block.thinking.as_ref().map_or("", |Text(text)| text);
-                self.told_words(message, BlockType::Thinking, text, agent, out);
+                self.assistant_text(message, BlockType::Thinking, text, agent, out);
             }
             "redacted_thinking" => {
-                if self.untold(message, BlockType::Redacted).is_none() {
+                if self.confirm_streamed(message, BlockType::Redacted).is_none() {
                     self.whole_words(message, BlockType::Redacted, "", out);
                 }
             }
             _ if is_call(&block.kind) => {
                 let Some(tool) = block.id.get() else { return out.counts.ignore("block/unnamed") };
-                self.told_call(message, tool, block, out);
+                self.assistant_call(message, tool, block, out);
             }
             _ if is_result(&block.kind) => self.result(block, None, false, out),
             other => out.counts.ignore_within("block", other),
@@ -649,27 +655,27 @@ impl Turn {
     }
 
     /// A text or thinking block arrives whole. The part that was streamed is not repeated.
-    fn told_words(&mut self, message: usize, kind: BlockType, text: &str, agent: Option<&str>, out: &mut Out<'_>) {
-        let Some(at) = self.untold(message, kind) else {
+    fn assistant_text(&mut self, message: usize, kind: BlockType, text: &str, agent: Option<&str>, out: &mut Out<'_>) {
+        let Some(at) = self.confirm_streamed(message, kind) else {
             self.has_spoken |= agent.is_none() && kind == BlockType::Text && !text.is_empty();
             return self.whole_words(message, kind, text, out);
         };
         let Some(message) = self.messages.get_mut(message) else { return };
         let Some(block) = message.blocks.get_mut(at) else { return };
-        let Some((head, rest)) = text.split_at_checked(block.said.len) else {
+        let Some((head, rest)) = text.split_at_checked(block.emitted.len) else {
             out.counts.differing = out.counts.differing.saturating_add(1);
             return;
         };
-        if Said::of(head) != block.said || (block.stage == BlockStage::Ended && !rest.is_empty()) {
+        if TextDigest::of(head) != block.emitted || (block.stage == BlockStage::Ended && !rest.is_empty()) {
             out.counts.differing = out.counts.differing.saturating_add(1);
         } else if !rest.is_empty() {
-            block.said.add(rest);
+            block.emitted.add(rest);
             let (message, block) = (message.id.clone(), block.id.clone());
             out.push(Event::BlockDelta { message, block, kind, text: rest.to_owned() });
         }
     }
 
-    fn told_call(&mut self, message: usize, tool: &str, block: &wire::Block<'_>, out: &mut Out<'_>) {
+    fn assistant_call(&mut self, message: usize, tool: &str, block: &wire::ContentBlock<'_>, out: &mut Out<'_>) {
         let Some(state) = self.calls.get(tool) else {
             return self.whole_call(message, tool.into(), block.name.as_str(), block.input, out);
         };
@@ -679,12 +685,13 @@ impl Turn {
         }
     }
 
-    /// The first block of a kind that was streamed and is not told whole yet. It is from now on.
-    fn untold(&mut self, message: usize, kind: BlockType) -> Option<usize> {
-        let TurnMessage { blocks, untold, .. } = self.messages.get_mut(message).filter(|message| message.untold > 0)?;
-        let at = blocks.iter().position(|block| block.kind == kind && block.index.is_some() && !block.is_told)?;
-        blocks.get_mut(at)?.is_told = true;
-        *untold = untold.saturating_sub(1);
+    /// Marks the first streamed block of a kind that no `assistant` line has repeated as repeated now; returns its place.
+    fn confirm_streamed(&mut self, message: usize, kind: BlockType) -> Option<usize> {
+        let TurnMessage { blocks, unconfirmed, .. } =
+            self.messages.get_mut(message).filter(|message| message.unconfirmed > 0)?;
+        let at = blocks.iter().position(|block| block.kind == kind && block.index.is_some() && !block.is_confirmed)?;
+        blocks.get_mut(at)?.is_confirmed = true;
+        *unconfirmed = unconfirmed.saturating_sub(1);
         Some(at)
     }
 
@@ -695,11 +702,11 @@ impl Turn {
             BlockType::Text | BlockType::ToolInput => BlockKind::Text,
         };
         let Some(at) = self.open_block(message, None, begun, out) else { return };
-        let Some(said) = self.messages.get(message) else { return };
-        if let Some(block) = said.blocks.get(at)
+        let Some(state) = self.messages.get(message) else { return };
+        if let Some(block) = state.blocks.get(at)
             && !text.is_empty()
         {
-            let (message, block) = (said.id.clone(), block.id.clone());
+            let (message, block) = (state.id.clone(), block.id.clone());
             out.push(Event::BlockDelta { message, block, kind, text: text.to_owned() });
         }
         self.end_block(message, at, None, out);
@@ -725,15 +732,15 @@ impl Turn {
         if !self.take_part(out) {
             return None;
         }
-        let said = self.messages.get_mut(message)?;
+        let state = self.messages.get_mut(message)?;
         let id = match index {
             Some(index) => Id::from(index.to_string()),
-            None if said.blocks.iter().any(|block| block.index.is_some()) => Id::from(format!("w{at}")),
+            None if state.blocks.iter().any(|block| block.index.is_some()) => Id::from(format!("w{at}")),
             None => Id::from(at.to_string()),
         };
         let input = match &kind {
             BlockKind::ToolInput(call) => {
-                let state = CallState {
+                let state = TurnCall {
                     title: call.title.clone(),
                     input: Some((message, at)),
                     sub_agent: SubAgentState::None,
@@ -749,15 +756,15 @@ impl Turn {
             index,
             kind: kind.kind(),
             stage: BlockStage::Open,
-            is_told: false,
-            said: Said::NOTHING,
+            is_confirmed: false,
+            emitted: TextDigest::EMPTY,
             input,
         };
-        said.blocks.push(block);
+        state.blocks.push(block);
         if index.is_some() && !matches!(kind, BlockKind::ToolInput(_)) {
-            said.untold = said.untold.saturating_add(1);
+            state.unconfirmed = state.unconfirmed.saturating_add(1);
         }
-        out.push(Event::BlockStarted { message: said.id.clone(), block: id, kind });
+        out.push(Event::BlockStarted { message: state.id.clone(), block: id, kind });
         Some(at)
     }
 
@@ -771,13 +778,13 @@ impl Turn {
 
     /// Ends a block that is open. `input` is the whole input of a call, if it is known by now.
     fn end_block(&mut self, message: usize, at: usize, input: Option<&str>, out: &mut Out<'_>) {
-        let Some(said) = self.messages.get_mut(message) else { return };
-        let Some(block) = said.blocks.get_mut(at).filter(|block| block.stage == BlockStage::Open) else { return };
+        let Some(state) = self.messages.get_mut(message) else { return };
+        let Some(block) = state.blocks.get_mut(at).filter(|block| block.stage == BlockStage::Open) else { return };
         block.stage = BlockStage::Ended;
         let held = block.input.take();
-        let (message, block) = (said.id.clone(), block.id.clone());
+        let (message, block) = (state.id.clone(), block.id.clone());
         let Some(held) = held else { return out.push(Event::BlockEnded { message, block, input: None }) };
-        self.held = self.held.saturating_sub(held.streamed.as_ref().map_or(0, String::len));
+        self.input_bytes = self.input_bytes.saturating_sub(held.streamed.as_ref().map_or(0, String::len));
         let input = input.map(str::to_owned).or(held.whole).or_else(|| whole_input(held.streamed?));
         if let Some(state) = self.calls.get_mut(&held.call) {
             state.input = None;
@@ -816,7 +823,7 @@ impl Turn {
     /// Takes the result of a call.
     fn result(
         &mut self,
-        block: &wire::Block<'_>,
+        block: &wire::ContentBlock<'_>,
         structured: Option<&Structured<'_>>,
         never_ran: bool,
         out: &mut Out<'_>,

@@ -69,7 +69,7 @@ pub(super) struct Delta<'a> {
 
 /// A message of the model or of the user.
 #[derive(Debug, Deserialize)]
-pub(super) struct Message<'a> {
+pub(super) struct ApiMessage<'a> {
     #[serde(default, borrow)]
     pub(super) id: Word<'a>,
     #[serde(default, borrow)]
@@ -82,7 +82,7 @@ pub(super) struct Message<'a> {
 
 /// A piece of a message, or of what a tool has produced.
 #[derive(Debug, Deserialize)]
-pub(super) struct Block<'a> {
+pub(super) struct ContentBlock<'a> {
     #[serde(rename = "type", default, borrow)]
     pub(super) kind: Word<'a>,
     #[serde(default, borrow)]
@@ -102,12 +102,12 @@ pub(super) struct Block<'a> {
     #[serde(default)]
     pub(super) is_error: Maybe<bool>,
     #[serde(default, borrow)]
-    pub(super) source: Maybe<Source<'a>>,
+    pub(super) source: Maybe<MediaSource<'a>>,
 }
 
 /// Where the bytes of an image or of a document are.
 #[derive(Debug, Deserialize)]
-pub(super) struct Source<'a> {
+pub(super) struct MediaSource<'a> {
     #[serde(default, borrow)]
     pub(super) media_type: Word<'a>,
     #[serde(default, borrow)]
@@ -239,7 +239,7 @@ pub(super) struct ResultLine<'a> {
     #[serde(default, borrow)]
     pub(super) api_error_type: Word<'a>,
     #[serde(default, borrow)]
-    pub(super) permission_denials: Maybe<Vec<Denial<'a>>>,
+    pub(super) permission_denials: Maybe<Vec<PermissionDenial<'a>>>,
     #[serde(default, borrow)]
     pub(super) user_message_uuids: Maybe<Vec<Text<'a>>>,
 }
@@ -253,7 +253,7 @@ pub(super) struct ModelUsage {
 
 /// A call that was not allowed.
 #[derive(Debug, Deserialize)]
-pub(super) struct Denial<'a> {
+pub(super) struct PermissionDenial<'a> {
     #[serde(default, borrow)]
     pub(super) tool_name: Word<'a>,
     #[serde(default, borrow)]

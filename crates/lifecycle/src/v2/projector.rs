@@ -53,12 +53,12 @@ pub struct Config {
     /// How long a permission waits for an answer, in milliseconds. 120 s.
     pub permission_timeout_ms: u64,
     /// Where the whole of something is that is cut.
-    pub url: Arc<dyn Fn(&Source<'_>) -> String + Send + Sync>,
+    pub url: Arc<dyn Fn(&LongContent<'_>) -> String + Send + Sync>,
 }
 
 /// Something that is too long for an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source<'a> {
+pub enum LongContent<'a> {
     /// The result of a call.
     Result {
         /// The chat's URI.
@@ -93,7 +93,7 @@ pub struct Projector {
     has_earlier: bool,
     /// The last turn failed and can go on.
     resumable: Option<Id>,
-    pending: Vec<Pending>,
+    pending: Vec<PendingPermission>,
     steering: Option<QueuedPrompt>,
     queue: Vec<QueuedPrompt>,
     mode: Option<String>,
@@ -141,7 +141,7 @@ enum Life {
 
 /// A permission that waits.
 #[derive(Debug)]
-struct Pending {
+struct PendingPermission {
     id: Id,
     chat: String,
     turn: String,
@@ -195,7 +195,7 @@ impl Config {
         text::cut(text, self.max_cut() / 4).to_owned()
     }
 
-    fn cut(&self, text: String, source: &Source<'_>) -> Cut {
+    fn cut(&self, text: String, source: &LongContent<'_>) -> Cut {
         let max = self.max_cut();
         if text.len() <= max {
             return Cut { text, bytes: None, url: None };
@@ -279,7 +279,7 @@ impl Projector {
                 && this.is_asked(request)
             {
                 let asked_at = (snapshot.asked_at)(&request.id).unwrap_or(snapshot.at_ms);
-                this.pending.push(Pending::of(request, asked_at));
+                this.pending.push(PendingPermission::of(request, asked_at));
             }
         }
         this.told = this.state();
@@ -438,7 +438,7 @@ impl Projector {
         match action {
             StateAction::SessionInputNeededSet(action) => {
                 if let Some((request, call)) = confirmation(&action.request) {
-                    let pending = Pending::of(request, at_ms);
+                    let pending = PendingPermission::of(request, at_ms);
                     out.push(self.permission(&pending, call));
                     match self.pending.iter_mut().find(|known| known.id == pending.id) {
                         Some(known) => *known = pending,
@@ -522,11 +522,11 @@ impl Projector {
                 }
             }
             StateAction::ChatTurnStarted(a) => self.turn_started(channel, a, out),
-            StateAction::ChatTurnComplete(a) => self.turn_ended(channel, &a.turn_id, &Outcome::COMPLETE, out),
-            StateAction::ChatTurnCancelled(a) => self.turn_ended(channel, &a.turn_id, &Outcome::CANCELLED, out),
+            StateAction::ChatTurnComplete(a) => self.turn_ended(channel, &a.turn_id, &TurnResult::COMPLETE, out),
+            StateAction::ChatTurnCancelled(a) => self.turn_ended(channel, &a.turn_id, &TurnResult::CANCELLED, out),
             StateAction::ChatError(a) => {
                 let (error, error_type) = (Some(config.short(&a.part.error.message)), Some(a.part.error.error_type));
-                let outcome = Outcome { outcome: TurnOutcome::Error, error, error_type };
+                let outcome = TurnResult { outcome: TurnOutcome::Error, error, error_type };
                 self.turn_ended(channel, &a.turn_id, &outcome, out);
                 if is_main && a.part.resumable == Some(true) {
                     self.resumable = self.turns.last().filter(|last| ***last == *a.turn_id).cloned();
@@ -593,7 +593,7 @@ impl Projector {
             return;
         }
         if let Some(before) = self.main.turn.as_ref().map(|turn| turn.id.clone()) {
-            self.turn_ended(channel, &before, &Outcome::CANCELLED, out);
+            self.turn_ended(channel, &before, &TurnResult::CANCELLED, out);
         }
         if self.life == Life::Stopped {
             self.reopen(out);
@@ -613,7 +613,7 @@ impl Projector {
         self.resumable = None;
     }
 
-    fn turn_ended(&mut self, channel: &str, turn: &str, outcome: &Outcome, out: &mut Out<'_>) {
+    fn turn_ended(&mut self, channel: &str, turn: &str, outcome: &TurnResult, out: &mut Out<'_>) {
         let Self { config, main, workers, .. } = self;
         let is_main = *channel == *config.chat;
         let chat = if is_main { Some(main) } else { workers.get_mut(channel) };
@@ -638,7 +638,7 @@ impl Projector {
             },
         };
         if let Some(active) = self.main.turn.as_ref().map(|turn| turn.id.clone()) {
-            self.turn_ended(&Arc::clone(&self.config.chat), &active, &Outcome::CANCELLED, out);
+            self.turn_ended(&Arc::clone(&self.config.chat), &active, &TurnResult::CANCELLED, out);
         }
         self.turns.truncate(left);
         self.has_earlier &= turn.is_some();
@@ -647,7 +647,7 @@ impl Projector {
     }
 
     fn confirmed(&mut self, channel: &str, action: &ChatToolCallConfirmedAction, out: &mut Out<'_>) {
-        let is_it = |pending: &Pending| {
+        let is_it = |pending: &PendingPermission| {
             pending.chat == channel && pending.turn == action.turn_id && pending.tool == action.tool_call_id
         };
         if ours(action.meta.as_ref(), "timeout").and_then(Value::as_bool) == Some(true) {
@@ -666,7 +666,7 @@ impl Projector {
     }
 
     /// These permissions wait no longer.
-    fn resolve(&mut self, is_it: impl Fn(&Pending) -> bool, decision: Decision, out: &mut Out<'_>) {
+    fn resolve(&mut self, is_it: impl Fn(&PendingPermission) -> bool, decision: Decision, out: &mut Out<'_>) {
         for resolved in self.pending.extract_if(.., |pending| is_it(pending)) {
             out.push(Body::PermissionResolved { perm_id: resolved.id, decision });
         }
@@ -791,7 +791,7 @@ impl Projector {
             chat.end_turn(&self.config, out);
         }
         if let Some(turn) = self.main.turn.as_ref().map(|turn| turn.id.clone()) {
-            self.turn_ended(&Arc::clone(&self.config.chat), &turn, &Outcome::CANCELLED, out);
+            self.turn_ended(&Arc::clone(&self.config.chat), &turn, &TurnResult::CANCELLED, out);
         }
         self.resolve(|_| true, Decision::Deny, out);
         out.push(Body::SessionEnd {});
@@ -821,7 +821,7 @@ impl Projector {
     }
 
     fn user_message(&self, turn: &str, message: &Message) -> Body {
-        let cut = self.config.cut(message.text.clone(), &Source::Prompt { chat: &self.config.chat, turn });
+        let cut = self.config.cut(message.text.clone(), &LongContent::Prompt { chat: &self.config.chat, turn });
         Body::UserMessage {
             turn_id: Id::from(turn),
             text: cut.text,
@@ -833,7 +833,7 @@ impl Projector {
         }
     }
 
-    fn permission(&self, pending: &Pending, call: &ToolCallPendingConfirmationState) -> Body {
+    fn permission(&self, pending: &PendingPermission, call: &ToolCallPendingConfirmationState) -> Body {
         let input = text::input(call.tool_input.as_ref()).unwrap_or_default();
         // The rest of the event needs as much at most.
         let max = self.config.max_cut() / 2;
@@ -881,7 +881,7 @@ impl Projector {
     }
 }
 
-impl Pending {
+impl PendingPermission {
     fn of(request: &SessionToolConfirmationRequest, asked_at: u64) -> Self {
         Self {
             id: Id::from(request.id.as_str()),
@@ -906,13 +906,13 @@ pub fn result_pieces<'a>(parts: &'a [ResponsePart], tool: &str) -> Option<Vec<Co
 }
 
 /// How a turn ended.
-struct Outcome {
+struct TurnResult {
     outcome: TurnOutcome,
     error: Option<String>,
     error_type: Option<String>,
 }
 
-impl Outcome {
+impl TurnResult {
     const COMPLETE: Self = Self { outcome: TurnOutcome::Complete, error: None, error_type: None };
     const CANCELLED: Self = Self { outcome: TurnOutcome::Cancelled, error: None, error_type: None };
 

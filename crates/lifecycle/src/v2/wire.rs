@@ -5,7 +5,7 @@ mod connection;
 mod event;
 mod names;
 
-pub use command::{Command, CommandError, CommandLimits, Decision, Image, Prompt, Resume};
+pub use command::{Command, CommandError, CommandLimits, Decision, Image, PromptCommand, Resume};
 pub use connection::{AckOutcome, ConnectionEvent, Outgoing, Refusal, SessionInfo, SnapshotReason};
 pub use event::{
     Attachment, Body, Event, PermissionOption, QueuedPrompt, SessionState, SnapshotBlock, SnapshotTool, TokenUsage,

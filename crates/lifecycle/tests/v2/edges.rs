@@ -2,7 +2,7 @@
 
 use breakbulk_lifecycle::projection::{Change, worker_chat};
 use breakbulk_lifecycle::v2::wire::{Body, Decision, Event, SessionState, SnapshotReason};
-use breakbulk_lifecycle::v2::{Config, Cursor, Kept, Model, PERMISSION_TIMEOUT_MS, Source, Start};
+use breakbulk_lifecycle::v2::{Config, Cursor, Kept, LongContent, Model, PERMISSION_TIMEOUT_MS, Start};
 use serde_json::{Value, json};
 
 use crate::world::actions::*;
@@ -282,8 +282,8 @@ fn a_long_result_is_cut_marked_and_says_where_the_whole_is() {
     let config = Config {
         max_result_bytes: 101,
         url: std::sync::Arc::new(|source| match source {
-            Source::Result { turn, tool, .. } => format!("/content/{turn}/{tool}"),
-            Source::Prompt { turn, .. } => format!("/prompt/{turn}"),
+            LongContent::Result { turn, tool, .. } => format!("/content/{turn}/{tool}"),
+            LongContent::Prompt { turn, .. } => format!("/prompt/{turn}"),
         }),
         ..config()
     };

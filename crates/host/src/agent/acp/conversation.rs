@@ -13,15 +13,19 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
-use super::{AcpConfig, Told, prompt, requests};
-use crate::agent::process::{End, Expectation, Output, Process};
+use super::{AcpConfig, AcpProgramInfo, prompt, requests};
+use crate::agent::process::{Expectation, Process, ProgramEnd, ProgramOutput};
 use crate::agent::program::{Choices, Directories};
-use crate::agent::task_conversation::{CommandKind, TaskCommand, TaskConversation, command_queue};
+use crate::agent::task_conversation::{CommandKind, TaskCommand, TaskConversation, TaskFlow, command_queue};
 use crate::agent::{AgentError, EventSender, HostServices, Prompt, Start, Started, events, history};
 use crate::lock::lock;
 
 /// Begins a conversation: starts the program and opens a session.
-pub(super) async fn start(config: Arc<AcpConfig>, told: Arc<Told>, start: Start) -> Result<Started, AgentError> {
+pub(super) async fn start(
+    config: Arc<AcpConfig>,
+    program_info: Arc<AcpProgramInfo>,
+    start: Start,
+) -> Result<Started, AgentError> {
     let Directories { working, others } = config.program.directories(&start.directories).await?;
     let offers = Offers { files: start.services.are_offered(), terminals: start.services.are_offered() };
     let opening = Opening {
@@ -39,14 +43,14 @@ pub(super) async fn start(config: Arc<AcpConfig>, told: Arc<Told>, start: Start)
         applied: Choices::default(),
         connection: Connection::new(opening, config.conversation),
         config,
-        told,
+        program_info,
         directory: working,
         start,
         commands: receiver,
         events: sender,
         ready: VecDeque::new(),
         process,
-        phase: RunPhase::Opening,
+        phase: SessionPhase::Opening,
         knows_history: false,
         turn: None,
         cancelled: None,
@@ -62,7 +66,7 @@ pub(super) async fn start(config: Arc<AcpConfig>, told: Arc<Told>, start: Start)
 /// The program's side of a conversation.
 struct AcpTask {
     config: Arc<AcpConfig>,
-    told: Arc<Told>,
+    program_info: Arc<AcpProgramInfo>,
     /// The working directory.
     directory: PathBuf,
     start: Start,
@@ -76,7 +80,7 @@ struct AcpTask {
     ready: VecDeque<Event>,
     process: Process,
     connection: Connection,
-    phase: RunPhase,
+    phase: SessionPhase,
     /// Whether the agent knows the earlier turns.
     knows_history: bool,
     /// The prompt that the agent works on.
@@ -90,7 +94,7 @@ struct AcpTask {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RunPhase {
+enum SessionPhase {
     /// No session is open yet.
     Opening,
     Open,
@@ -101,20 +105,13 @@ enum RunPhase {
 /// What the task waits for.
 enum Wake {
     Command(Box<TaskCommand>),
-    Output(Output),
+    Output(ProgramOutput),
     /// The host has done what the agent asked for.
     Performed(u64, Result<Value, RpcError>),
     /// An event has gone to the host.
     Sent,
     /// The host is gone.
     Alone,
-}
-
-/// Whether the conversation continues.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
-    GoOn,
-    End,
 }
 
 impl AcpTask {
@@ -133,7 +130,7 @@ impl AcpTask {
                 }
             }
             match self.process.read().await {
-                Output::Ended(end) => {
+                ProgramOutput::Ended(end) => {
                     return Err(AgentError::NotStarted(end.failure(&self.process.stderr().await)));
                 }
                 output => self.read(output).await,
@@ -144,9 +141,9 @@ impl AcpTask {
     fn opened(&mut self, opened: Opened) {
         let Opened { remembers, modes, options, models, agent, .. } = opened;
         debug!(chat = %self.start.chat, agent = ?agent.map(|agent| agent.name), remembers, "an ACP session is open");
-        self.phase = RunPhase::Open;
+        self.phase = SessionPhase::Open;
         self.knows_history = remembers;
-        let mut known = lock(&self.told.known);
+        let mut known = lock(&self.program_info.options);
         (known.modes, known.options, known.models) = (modes, options, models);
         drop(known);
         self.apply(None);
@@ -154,7 +151,7 @@ impl AcpTask {
 
     async fn work(mut self) {
         loop {
-            if self.pass_on() == Next::End {
+            if self.pass_on() == TaskFlow::End {
                 return;
             }
             let Self { commands, events, ready, process, requests, .. } = &mut self;
@@ -179,7 +176,7 @@ impl AcpTask {
                 Wake::Sent => {}
                 Wake::Alone => return,
                 Wake::Command(command) => {
-                    if self.command(*command).await == Next::End {
+                    if self.command(*command).await == TaskFlow::End {
                         return;
                     }
                 }
@@ -192,13 +189,13 @@ impl AcpTask {
     fn write_lines(&mut self) {
         while let Some(line) = self.connection.poll_line() {
             if self.process.write(line).is_err() {
-                self.process.kill(End::Deaf);
+                self.process.kill(ProgramEnd::Deaf);
             }
         }
     }
 
     /// Passes on what the connection has for the program and for the host.
-    fn pass_on(&mut self) -> Next {
+    fn pass_on(&mut self) -> TaskFlow {
         self.write_lines();
         while let Some(signal) = self.connection.poll_signal() {
             self.signal(signal);
@@ -208,8 +205,8 @@ impl AcpTask {
             self.ready.push_back(event);
         }
         self.process.expect(self.expectation());
-        let is_over = self.phase == RunPhase::Over && self.ready.is_empty();
-        if is_over { Next::End } else { Next::GoOn }
+        let is_over = self.phase == SessionPhase::Over && self.ready.is_empty();
+        if is_over { TaskFlow::End } else { TaskFlow::Continue }
     }
 
     /// Keeps what decides how long the program may be silent.
@@ -231,7 +228,7 @@ impl AcpTask {
     }
 
     fn expectation(&self) -> Expectation {
-        if self.phase == RunPhase::Opening {
+        if self.phase == SessionPhase::Opening {
             Expectation::Start
         } else if self.turn.is_none() {
             Expectation::Idle
@@ -251,9 +248,11 @@ impl AcpTask {
                 self.requests.spawn(async move { (request, requests::perform(services, *wanted).await) });
             }
             ConnectionSignal::Session(SessionSignal::Commands(commands)) => {
-                self.told.commands.set(&self.directory, commands.into_iter().map(super::command).collect());
+                self.program_info.commands.set(&self.directory, commands.into_iter().map(super::command).collect());
             }
-            ConnectionSignal::Session(SessionSignal::Options(options)) => lock(&self.told.known).options = options,
+            ConnectionSignal::Session(SessionSignal::Options(options)) => {
+                lock(&self.program_info.options).options = options
+            }
             ConnectionSignal::Session(SessionSignal::ModeChanged { mode }) => {
                 // The session follows, so the next prompt does not set it back.
                 (self.applied.mode, self.choices.mode) = (Some(mode.clone()), Some(mode.clone()));
@@ -266,47 +265,47 @@ impl AcpTask {
         }
     }
 
-    async fn read(&mut self, output: Output) {
+    async fn read(&mut self, output: ProgramOutput) {
         let chat = &self.start.chat;
         match output {
-            Output::Line(line) => match self.connection.receive(&line) {
+            ProgramOutput::Line(line) => match self.connection.receive(&line) {
                 Received::Taken => self.process.understood(),
                 Received::Ignored => {}
                 Received::Malformed { bytes } => {
                     warn!(%chat, bytes, "a line of an agent's program cannot be read and is skipped");
                 }
             },
-            Output::Skipped { bytes } => {
+            ProgramOutput::Skipped { bytes } => {
                 let limit = self.config.program.process.max_line_bytes;
                 warn!(%chat, bytes, limit, "a line of an agent's program is too long and is skipped");
             }
-            Output::Ended(end) => self.ended(&end).await,
+            ProgramOutput::Ended(end) => self.ended(&end).await,
         }
     }
 
     /// The program has ended.
-    async fn ended(&mut self, end: &End) {
-        if self.phase == RunPhase::Over {
+    async fn ended(&mut self, end: &ProgramEnd) {
+        if self.phase == SessionPhase::Over {
             return;
         }
         match end {
-            End::Exited(0) | End::Idle(_) => {
+            ProgramEnd::Exited(0) | ProgramEnd::Idle(_) => {
                 debug!(chat = %self.start.chat, end = end.kind(), "an agent's program has ended");
             }
             _ => warn!(chat = %self.start.chat, end = end.kind(), "an agent's program has ended"),
         }
-        self.phase = RunPhase::Over;
+        self.phase = SessionPhase::Over;
         self.connection.end(end.reason(&self.process.stderr().await));
     }
 
-    async fn command(&mut self, TaskCommand { kind, reply }: TaskCommand) -> Next {
+    async fn command(&mut self, TaskCommand { kind, reply }: TaskCommand) -> TaskFlow {
         let answer = match kind {
             CommandKind::Dispose => {
                 self.dispose().await;
                 let _ = reply.send(Ok(()));
-                return Next::End;
+                return TaskFlow::End;
             }
-            _ if self.phase == RunPhase::Over => Err(AgentError::Ended),
+            _ if self.phase == SessionPhase::Over => Err(AgentError::Ended),
             // It was idle for too long, or has just died: the prompt begins another conversation.
             CommandKind::Send(_) if self.process.is_ending() => Err(AgentError::Ended),
             CommandKind::Send(prompt) => self.send(prompt).await,
@@ -325,7 +324,7 @@ impl AcpTask {
         };
         // Whoever asked may have stopped waiting.
         let _ = reply.send(answer);
-        Next::GoOn
+        TaskFlow::Continue
     }
 
     async fn send(&mut self, prompt: Prompt) -> Result<(), AgentError> {
@@ -336,8 +335,8 @@ impl AcpTask {
         self.apply(message.model.as_ref().map(|model| model.id.clone()));
         let mut preamble = None;
         if !std::mem::replace(&mut self.knows_history, true) {
-            let told = history::preamble(&self.start, self.config.program.max_history_bytes).await;
-            preamble = told.map_err(|error| AgentError::Unavailable(error.to_string()))?;
+            let history = history::preamble(&self.start, self.config.program.max_history_bytes).await;
+            preamble = history.map_err(|error| AgentError::Unavailable(error.to_string()))?;
         }
         let blocks = prompt::blocks(message, preamble);
         self.connection.send(turn.clone(), blocks).map_err(|error| match error {
@@ -375,7 +374,7 @@ impl AcpTask {
     /// Ends the program, and says what that means for its turn.
     async fn dispose(&mut self) {
         self.connection.end(ExitReason::Stopped);
-        self.phase = RunPhase::Over;
+        self.phase = SessionPhase::Over;
         while let Some(event) = self.connection.poll_event() {
             self.ready.push_back(event);
         }

@@ -9,15 +9,19 @@ use breakbulk_lifecycle::{Answer as Verdict, BlockKind, Event, ExitReason, Failu
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
-use super::{ClaudeConfig, INHERITED, Told, prompt};
-use crate::agent::process::{End, Expectation, Output, Process};
+use super::{ClaudeConfig, ClaudeProgramInfo, INHERITED, prompt};
+use crate::agent::process::{Expectation, Process, ProgramEnd, ProgramOutput};
 use crate::agent::program::{Choices, Directories};
-use crate::agent::task_conversation::{CommandKind, TaskCommand, TaskConversation, command_queue};
+use crate::agent::task_conversation::{CommandKind, TaskCommand, TaskConversation, TaskFlow, command_queue};
 use crate::agent::{AgentError, EventSender, Prompt, Start, Started, events, history};
 use crate::log::BatchId;
 
 /// Begins a conversation: starts the program.
-pub(super) async fn start(config: Arc<ClaudeConfig>, told: Arc<Told>, start: Start) -> Result<Started, AgentError> {
+pub(super) async fn start(
+    config: Arc<ClaudeConfig>,
+    program_info: Arc<ClaudeProgramInfo>,
+    start: Start,
+) -> Result<Started, AgentError> {
     let directories = config.program.directories(&start.directories).await?;
     let launcher = Launcher { config: Arc::clone(&config), directories };
     let choices = Choices::read(&start.config, &config.program);
@@ -27,7 +31,7 @@ pub(super) async fn start(config: Arc<ClaudeConfig>, told: Arc<Told>, start: Sta
     let opening = if start.token.is_some() { Opening::Resumed } else { Opening::New };
     let task = ClaudeTask {
         launcher,
-        told,
+        program_info,
         start,
         choices,
         commands: receiver,
@@ -127,7 +131,7 @@ enum Passed {
 /// The program's side of a conversation.
 struct ClaudeTask {
     launcher: Launcher,
-    told: Arc<Told>,
+    program_info: Arc<ClaudeProgramInfo>,
     start: Start,
     /// What the session wants.
     choices: Choices,
@@ -142,24 +146,17 @@ struct ClaudeTask {
 /// What the task waits for.
 enum Wake {
     Command(Box<TaskCommand>),
-    Output(Output),
+    Output(ProgramOutput),
     /// An event has gone to the host.
     Sent,
     /// The host is gone.
     Alone,
 }
 
-/// Whether the conversation continues.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
-    GoOn,
-    End,
-}
-
 impl ClaudeTask {
     async fn work(mut self) {
         loop {
-            if self.pass_on().await == Next::End {
+            if self.pass_on().await == TaskFlow::End {
                 return;
             }
             let Self { commands, events, ready, run, .. } = &mut self;
@@ -180,19 +177,19 @@ impl ClaudeTask {
                 },
             };
             let next = match wake {
-                Wake::Sent => Next::GoOn,
-                Wake::Alone => Next::End,
+                Wake::Sent => TaskFlow::Continue,
+                Wake::Alone => TaskFlow::End,
                 Wake::Command(command) => self.command(*command).await,
                 Wake::Output(output) => self.output(output).await,
             };
-            if next == Next::End {
+            if next == TaskFlow::End {
                 return;
             }
         }
     }
 
     /// Passes on what the translator has for the program and for the host.
-    async fn pass_on(&mut self) -> Next {
+    async fn pass_on(&mut self) -> TaskFlow {
         while let Some(event) = self.run.claude.poll_event() {
             self.note(&event);
             match self.pass(&event) {
@@ -204,7 +201,7 @@ impl ClaudeTask {
         // After the events: one of them may have started the program once more, and there is something to write to that one.
         while let Some(line) = self.run.claude.poll_line() {
             if self.run.process.write(line).is_err() {
-                self.run.process.kill(End::Deaf);
+                self.run.process.kill(ProgramEnd::Deaf);
             }
         }
         while let Some(signal) = self.run.claude.poll_signal() {
@@ -212,7 +209,7 @@ impl ClaudeTask {
         }
         self.run.process.expect(self.expectation());
         let is_over = self.run.phase == RunPhase::Over && self.ready.is_empty();
-        if is_over { Next::End } else { Next::GoOn }
+        if is_over { TaskFlow::End } else { TaskFlow::Continue }
     }
 
     /// Keeps what decides how long the program may be silent.
@@ -298,7 +295,7 @@ impl ClaudeTask {
         }
         match signal {
             Signal::Replied { control: Control::Initialize, reply: Ok(_), .. } => {
-                self.told.take(&self.launcher.directories.working, self.run.claude.info());
+                self.program_info.take(&self.launcher.directories.working, self.run.claude.info());
             }
             Signal::ModeChanged { mode } => self.mode_changed(mode),
             Signal::Replied { control, reply: Err(error), .. } => {
@@ -325,9 +322,9 @@ impl ClaudeTask {
         self.ready.push_back(Event::ModeChanged { mode });
     }
 
-    async fn output(&mut self, output: Output) -> Next {
+    async fn output(&mut self, output: ProgramOutput) -> TaskFlow {
         match output {
-            Output::Line(line) => {
+            ProgramOutput::Line(line) => {
                 // An empty line, and what a program prints before it begins, do not say that it works.
                 match self.run.claude.receive(&line) {
                     Received::Taken => {
@@ -340,31 +337,33 @@ impl ClaudeTask {
                     }
                 }
             }
-            Output::Skipped { bytes } => {
+            ProgramOutput::Skipped { bytes } => {
                 let limit = self.launcher.config.program.process.max_line_bytes;
                 warn!(chat = %self.start.chat, bytes, limit, "a line of an agent's program is too long and is skipped");
                 self.run.claude.skip_line();
             }
-            Output::Ended(end) => self.ended(end).await,
+            ProgramOutput::Ended(end) => self.ended(end).await,
         }
-        Next::GoOn
+        TaskFlow::Continue
     }
 
     /// The program has ended.
-    async fn ended(&mut self, end: End) {
+    async fn ended(&mut self, end: ProgramEnd) {
         if self.run.phase == RunPhase::Over {
             return;
         }
         // Some versions say only to people that there is nothing to resume, and exit before they have begun.
         let has_begun = self.run.claude.info().session.is_some();
-        if matches!(self.opening, Opening::Trying { .. }) && !has_begun && matches!(end, End::Exited(code) if code != 0)
+        if matches!(self.opening, Opening::Trying { .. })
+            && !has_begun
+            && matches!(end, ProgramEnd::Exited(code) if code != 0)
         {
             self.begin_anew().await;
             return;
         }
         let reason = end.reason(&self.run.process.stderr().await);
         match &end {
-            End::Exited(0) | End::Idle(_) => {
+            ProgramEnd::Exited(0) | ProgramEnd::Idle(_) => {
                 debug!(chat = %self.start.chat, end = end.kind(), "an agent's program has ended")
             }
             _ => warn!(chat = %self.start.chat, end = end.kind(), "an agent's program has ended"),
@@ -373,12 +372,12 @@ impl ClaudeTask {
         self.run.claude.end(reason);
     }
 
-    async fn command(&mut self, TaskCommand { kind, reply }: TaskCommand) -> Next {
+    async fn command(&mut self, TaskCommand { kind, reply }: TaskCommand) -> TaskFlow {
         let answer = match kind {
             CommandKind::Dispose => {
                 self.dispose().await;
                 let _ = reply.send(Ok(()));
-                return Next::End;
+                return TaskFlow::End;
             }
             _ if self.run.phase == RunPhase::Over => Err(AgentError::Ended),
             // It was idle for too long, or has just died: the prompt begins another conversation.
@@ -398,7 +397,7 @@ impl ClaudeTask {
         };
         // Whoever asked may have stopped waiting.
         let _ = reply.send(answer);
-        Next::GoOn
+        TaskFlow::Continue
     }
 
     fn is_busy(&self) -> bool {
@@ -412,8 +411,8 @@ impl ClaudeTask {
         let mut preamble = None;
         match self.opening {
             Opening::New => {
-                let told = history::preamble(&self.start, self.launcher.config.program.max_history_bytes).await;
-                preamble = told.map_err(|error| AgentError::Unavailable(error.to_string()))?;
+                let history = history::preamble(&self.start, self.launcher.config.program.max_history_bytes).await;
+                preamble = history.map_err(|error| AgentError::Unavailable(error.to_string()))?;
                 self.opening = Opening::Begun;
             }
             Opening::Resumed => {

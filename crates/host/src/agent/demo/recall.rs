@@ -7,7 +7,7 @@ use crate::agent::{History, SideChatContext};
 use crate::state::StateError;
 
 /// What the demo wants to read of the past at once, in bytes.
-const ROOM: usize = 64 << 10;
+const MAX_TURN_BYTES: usize = 64 << 10;
 
 /// What the demo remembers.
 #[derive(Debug, Clone, Default)]
@@ -78,7 +78,7 @@ async fn answer(history: &History, turn: &Turn) -> Result<String, StateError> {
 }
 
 async fn last(history: &History) -> Result<Option<Turn>, StateError> {
-    Ok(history.page(history.len().saturating_sub(1), ROOM).await?.pop())
+    Ok(history.page(history.len().saturating_sub(1), MAX_TURN_BYTES).await?.pop())
 }
 
 fn counted(turns: u64) -> String {

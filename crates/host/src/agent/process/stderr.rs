@@ -13,9 +13,9 @@ const KEPT: usize = 64 << 10;
 
 /// The last bytes.
 #[derive(Debug, Default)]
-pub(super) struct Tail(VecDeque<u8>);
+pub(super) struct StderrTail(VecDeque<u8>);
 
-impl Tail {
+impl StderrTail {
     fn add(&mut self, bytes: &[u8]) {
         let new = bytes.get(bytes.len().saturating_sub(KEPT)..).unwrap_or_default();
         let over = self.0.len().saturating_add(new.len()).saturating_sub(KEPT);
@@ -33,7 +33,7 @@ impl Tail {
 }
 
 /// Reads to the end, and keeps the last bytes.
-pub(super) async fn keep(mut reader: pipe::Receiver, tail: Arc<Mutex<Tail>>) {
+pub(super) async fn keep(mut reader: pipe::Receiver, tail: Arc<Mutex<StderrTail>>) {
     let mut buffer = vec![0; 8 << 10];
     while let Ok(length) = reader.read(&mut buffer).await
         && length > 0
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn the_last_bytes_are_kept() {
-        let mut tail = Tail::default();
+        let mut tail = StderrTail::default();
         tail.add(&[b'a'; KEPT]);
         tail.add(b"\x1b[31mend\xff\n");
         let text = tail.text();

@@ -25,21 +25,21 @@ async fn start(script: &str, limits: ProcessLimits) -> Process {
     Process::start(command(script), limits).await.unwrap()
 }
 
-async fn read(process: &mut Process) -> Output {
+async fn read(process: &mut Process) -> ProgramOutput {
     timeout(SOON, process.read()).await.unwrap()
 }
 
 async fn line(process: &mut Process) -> String {
     match read(process).await {
-        Output::Line(line) => String::from_utf8(line).unwrap(),
+        ProgramOutput::Line(line) => String::from_utf8(line).unwrap(),
         other => panic!("{other:?}"),
     }
 }
 
 /// The end, after whatever comes before it.
-async fn end(process: &mut Process) -> End {
+async fn end(process: &mut Process) -> ProgramEnd {
     loop {
-        if let Output::Ended(end) = read(process).await {
+        if let ProgramOutput::Ended(end) = read(process).await {
             return end;
         }
     }
@@ -66,7 +66,7 @@ async fn lines_go_both_ways_and_an_exit_has_its_status_and_its_last_words() {
     process.write(b"this\n".to_vec()).unwrap();
     assert_eq!(line(&mut process).await, "got this");
     let end = end(&mut process).await;
-    assert_eq!(end, End::Exited(3));
+    assert_eq!(end, ProgramEnd::Exited(3));
     let failure = end.failure(&process.stderr().await);
     assert_eq!(failure.kind, "agentExited");
     let want = "The agent's program exited with status 3. The end of its standard error:\nwhy";
@@ -84,7 +84,7 @@ async fn a_program_that_is_not_there_is_an_error() {
 #[tokio::test]
 async fn a_killed_program_is_told_from_one_that_exited() {
     let mut process = start("kill -9 $$", limits()).await;
-    assert_eq!(end(&mut process).await, End::Killed(9));
+    assert_eq!(end(&mut process).await, ProgramEnd::Killed(9));
 }
 
 #[tokio::test]
@@ -92,10 +92,10 @@ async fn silence_ends_a_program_only_while_something_is_expected() {
     let short = Duration::from_millis(100);
     let silent = ProcessLimits { start: short, silence: short, cancel: short, idle: short, ..limits() };
     for (expectation, want) in [
-        (Expectation::Start, End::NotStarted(short)),
-        (Expectation::Output, End::Silent(short)),
-        (Expectation::Cancelled, End::NotCancelled(short)),
-        (Expectation::Idle, End::Idle(short)),
+        (Expectation::Start, ProgramEnd::NotStarted(short)),
+        (Expectation::Output, ProgramEnd::Silent(short)),
+        (Expectation::Cancelled, ProgramEnd::NotCancelled(short)),
+        (Expectation::Idle, ProgramEnd::Idle(short)),
     ] {
         let mut process = start("exec sleep 1000", silent.clone()).await;
         process.expect(expectation);
@@ -114,7 +114,7 @@ async fn a_program_that_writes_only_noise_is_killed() {
     // One endless line, and endless lines.
     for script in ["exec tr '\\0' x < /dev/zero", "exec yes"] {
         let mut process = start(script, tight.clone()).await;
-        assert!(matches!(end(&mut process).await, End::Flooded { bytes } if bytes > 100_000));
+        assert!(matches!(end(&mut process).await, ProgramEnd::Flooded { bytes } if bytes > 100_000));
     }
     // What is understood is no noise, however much it is.
     let mut process = start("exec yes", tight).await;
@@ -129,7 +129,7 @@ async fn a_line_over_the_limit_is_skipped_and_told() {
     let tight = ProcessLimits { max_line_bytes: 5, ..limits() };
     let mut process = start("echo 12345; echo 123456; echo ok", tight).await;
     assert_eq!(line(&mut process).await, "12345");
-    assert_eq!(read(&mut process).await, Output::Skipped { bytes: 7 });
+    assert_eq!(read(&mut process).await, ProgramOutput::Skipped { bytes: 7 });
     assert_eq!(line(&mut process).await, "ok");
 }
 
@@ -140,7 +140,7 @@ async fn memory_counts_for_everything_that_was_started() {
     let script = "setsid sh -c 'x=$(head -c 200000000 /dev/zero | tr \"\\0\" x); sleep 1000' & wait";
     let mut process = start(script, small).await;
     process.expect(Expectation::Nothing);
-    assert!(matches!(end(&mut process).await, End::TooMuchMemory { bytes, limit } if bytes > limit));
+    assert!(matches!(end(&mut process).await, ProgramEnd::TooMuchMemory { bytes, limit } if bytes > limit));
 }
 
 #[tokio::test]
@@ -153,8 +153,8 @@ async fn nothing_that_was_started_stays_behind_however_the_program_ends() {
         let pids = line(&mut process).await;
         match ending {
             "read x" => drop(process),
-            "exit 0" => assert_eq!(end(&mut process).await, End::Exited(0)),
-            "kill -9 $$" => assert_eq!(end(&mut process).await, End::Killed(9)),
+            "exit 0" => assert_eq!(end(&mut process).await, ProgramEnd::Exited(0)),
+            "kill -9 $$" => assert_eq!(end(&mut process).await, ProgramEnd::Killed(9)),
             _ => timeout(SOON, process.stop()).await.unwrap(),
         }
         for pid in pids.split(' ') {
@@ -171,8 +171,8 @@ async fn what_a_deaf_program_is_told_is_bounded() {
     // One of any length fits.
     process.write(vec![b'x'; 2_000_000]).unwrap();
     assert_eq!(process.write(vec![b'x'; 10]), Err(InputFull));
-    process.kill(End::Deaf);
-    assert_eq!(end(&mut process).await, End::Deaf);
+    process.kill(ProgramEnd::Deaf);
+    assert_eq!(end(&mut process).await, ProgramEnd::Deaf);
 }
 
 #[tokio::test]
@@ -196,7 +196,7 @@ async fn an_output_that_a_stranger_holds_open_does_not_keep_the_end_away() {
     // It has no mark, because it has cleared its environment, and no group.
     let mut process = start("setsid env -i sleep 30 & echo $!; exit 0", limits()).await;
     let pid = line(&mut process).await;
-    assert_eq!(end(&mut process).await, End::Exited(0));
+    assert_eq!(end(&mut process).await, ProgramEnd::Exited(0));
     let _ = std::process::Command::new("kill").arg(&pid).status();
 }
 
@@ -204,14 +204,16 @@ async fn an_output_that_a_stranger_holds_open_does_not_keep_the_end_away() {
 async fn lines_that_come_before_a_program_is_ready_do_not_set_its_clock_back() {
     let limits = ProcessLimits { start: Duration::from_millis(300), ..limits() };
     let mut process = start("while sleep 0.05; do echo not yet; done", limits).await;
-    assert_eq!(end(&mut process).await, End::NotStarted(Duration::from_millis(300)));
+    assert_eq!(end(&mut process).await, ProgramEnd::NotStarted(Duration::from_millis(300)));
 }
 
 #[test]
 fn a_turn_that_was_to_stop_has_stopped_however_its_program_was_ended() {
     let time = Duration::from_secs(1);
-    for end in [End::NotCancelled(time), End::Idle(time)] {
+    for end in [ProgramEnd::NotCancelled(time), ProgramEnd::Idle(time)] {
         assert_eq!(end.reason("words"), ExitReason::Stopped);
     }
-    assert!(matches!(End::Killed(9).reason("words"), ExitReason::Failed(failure) if failure.message.contains("words")));
+    assert!(
+        matches!(ProgramEnd::Killed(9).reason("words"), ExitReason::Failed(failure) if failure.message.contains("words"))
+    );
 }

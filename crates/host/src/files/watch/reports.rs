@@ -16,13 +16,13 @@ const MAX_PATHS: usize = 10_000;
 pub(super) struct ReportQueue {
     /// The watched path. Other paths are ignored.
     real: PathBuf,
-    touched: Mutex<Touched>,
+    touched: Mutex<ReportedPaths>,
     changed: Notify,
 }
 
 /// The paths to check.
 #[derive(Debug, Default)]
-pub(super) struct Touched {
+pub(super) struct ReportedPaths {
     /// Something was created, removed or renamed here.
     pub(super) paths: BTreeSet<PathBuf>,
     /// Content or attributes changed here.
@@ -62,7 +62,7 @@ impl ReportQueue {
             Err(_) => touched.all = true,
         }
         if touched.all || touched.paths.len() + touched.modified.len() > MAX_PATHS {
-            *touched = Touched { all: true, ..Touched::default() };
+            *touched = ReportedPaths { all: true, ..ReportedPaths::default() };
         }
         drop(touched);
         self.wake();
@@ -73,7 +73,7 @@ impl ReportQueue {
         !touched.all && touched.paths.is_empty() && touched.modified.is_empty()
     }
 
-    pub(super) fn take(&self) -> Touched {
+    pub(super) fn take(&self) -> ReportedPaths {
         std::mem::take(&mut *lock(&self.touched))
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ahp_types::state::ResourceChangeType;
 
 use super::filter::Filter;
-use super::reports::{ReportQueue, Touched};
+use super::reports::{ReportQueue, ReportedPaths};
 use super::system_watcher::WatcherHandle;
 use crate::files::FilesInner;
 use crate::files::error::FileError;
@@ -81,7 +81,7 @@ impl Tracker {
     }
 
     /// Checks the reported paths; returns what has changed since the last look.
-    pub(super) fn look(&mut self, roots: &Roots, touched: Touched) -> PathChanges {
+    pub(super) fn look(&mut self, roots: &Roots, touched: ReportedPaths) -> PathChanges {
         let mut changes = PathChanges::new();
         let mut paths: BTreeSet<PathBuf> = &touched.paths | &touched.modified;
         if touched.all {

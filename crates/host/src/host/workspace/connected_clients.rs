@@ -26,18 +26,18 @@ pub(in crate::host) fn key(client: &ClientInfo) -> ClientKey {
 
 /// All connected clients.
 #[derive(Default)]
-pub(super) struct ConnectedClients(Mutex<HashMap<ClientKey, ConnectedClient>>);
+pub(super) struct ConnectedClients(Mutex<HashMap<ClientKey, ClientConnection>>);
 
 /// A client that can be asked for what it publishes.
 #[derive(Debug, Clone)]
-pub(super) struct ConnectedClient {
+pub(super) struct ClientConnection {
     pub(super) connection: u64,
     pub(super) handle: ClientHandle,
 }
 
 impl ConnectedClients {
     pub(super) fn add(&self, client: &ClientInfo) {
-        let owner = ConnectedClient { connection: client.connection, handle: client.handle.clone() };
+        let owner = ClientConnection { connection: client.connection, handle: client.handle.clone() };
         lock(&self.0).insert(key(client), owner);
     }
 
@@ -55,7 +55,7 @@ impl ConnectedClients {
     }
 
     /// The connected client of this id, if it has the same principal as `client`.
-    pub(super) fn of_same_principal(&self, client: &ClientInfo, id: &str) -> Option<ConnectedClient> {
+    pub(super) fn of_same_principal(&self, client: &ClientInfo, id: &str) -> Option<ClientConnection> {
         lock(&self.0).get(&(client.principal.clone(), id.into())).cloned()
     }
 }

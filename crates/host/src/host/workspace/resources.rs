@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::byte_range::{ByteRange, ContentPart};
-use super::connected_clients::{self, ConnectedClient};
+use super::connected_clients::{self, ClientConnection};
 use super::{Workspace, json, large_json, parsed, run_to_end, session_scan};
 use crate::content::ContentReader;
 use crate::endpoint::{AnswerMemory, AskError, ClientInfo, RawParams, Reply};
@@ -74,7 +74,7 @@ impl Workspace {
     }
 
     /// The client that publishes the resources in the params; `None` if none does.
-    async fn owner(&self, client: &ClientInfo, params: &RawParams) -> Result<Option<ConnectedClient>, MethodError> {
+    async fn owner(&self, client: &ClientInfo, params: &RawParams) -> Result<Option<ClientConnection>, MethodError> {
         let named: ResourceParams = parsed(params).await?;
         let mut at = Vec::new();
         for uri in [named.uri, named.source, named.destination].into_iter().flatten() {
@@ -96,7 +96,7 @@ impl Workspace {
         client: &ClientInfo,
         channel: &str,
         uri: &str,
-    ) -> Result<Option<ConnectedClient>, MethodError> {
+    ) -> Result<Option<ClientConnection>, MethodError> {
         if !connected_clients::may_be_published(uri) {
             return Ok(None);
         }
@@ -279,7 +279,7 @@ fn read_cost(size: u64) -> usize {
 }
 
 /// Forwards a request to the client that publishes the resource.
-async fn ask(owner: ConnectedClient, method: &str, params: &RawParams) -> Result<Message, MethodError> {
+async fn ask(owner: ClientConnection, method: &str, params: &RawParams) -> Result<Message, MethodError> {
     let asked = owner.handle.ask_raw(method, Message::from(params.text().clone())).await;
     asked.map(Message::from).map_err(|error| match error {
         AskError::Refused(error) => error,

@@ -15,7 +15,7 @@ const ROWS: usize = 32;
 const BYTES: usize = 256 << 10;
 
 /// A row of a table.
-pub(super) trait Record {
+pub(super) trait InsertedRow {
     /// The statement that inserts one.
     const ONE: &'static str;
 
@@ -40,7 +40,7 @@ pub(super) struct EntryRecord<'a> {
     pub(super) stored: Option<StoredPieces>,
 }
 
-impl Record for EntryRecord<'_> {
+impl InsertedRow for EntryRecord<'_> {
     const ONE: &'static str = "INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?)";
 
     fn many() -> &'static str {
@@ -73,7 +73,7 @@ pub(super) struct BatchRecord {
     pub(super) seqs: Vec<u8>,
 }
 
-impl Record for BatchRecord {
+impl InsertedRow for BatchRecord {
     const ONE: &'static str = "INSERT INTO batch VALUES (?, ?)";
 
     fn many() -> &'static str {
@@ -92,9 +92,9 @@ impl Record for BatchRecord {
 }
 
 /// Inserts these, in this order.
-pub(super) fn all<R: Record>(connection: &Connection, records: &[R]) -> rusqlite::Result<()> {
+pub(super) fn all<R: InsertedRow>(connection: &Connection, records: &[R]) -> rusqlite::Result<()> {
     for records in records.chunks(ROWS) {
-        let bytes: usize = records.iter().map(Record::bytes).sum();
+        let bytes: usize = records.iter().map(InsertedRow::bytes).sum();
         let (rows, sql) = if records.len() == ROWS && bytes <= BYTES { (ROWS, R::many()) } else { (1, R::ONE) };
         let mut insert = connection.prepare_cached(sql)?;
         for records in records.chunks(rows) {

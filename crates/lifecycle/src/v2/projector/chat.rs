@@ -14,7 +14,7 @@ use ahp_types::common::{JsonObject, StringOrMarkdown};
 use ahp_types::state::{ActiveTurn, ResponsePart, ToolCallCancellationReason, ToolCallState};
 
 use super::out::Out;
-use super::{Config, Source, text};
+use super::{Config, LongContent, text};
 use crate::projection::{is_redacted, message_of, ours};
 use crate::v2::wire::{Body, TokenUsage};
 use crate::{BlockType, Id};
@@ -35,7 +35,7 @@ pub(super) struct Chat {
 pub(super) struct RunningTurn {
     pub(super) id: Id,
     messages: Vec<MessageProgress>,
-    parts: Vec<TurnBlock>,
+    parts: Vec<ProjectedBlock>,
     /// The place of each part by its id.
     index: HashMap<String, usize>,
     /// The place of the part that was changed last: most often it is the next one too.
@@ -51,12 +51,12 @@ struct MessageProgress {
     id: Id,
     blocks: u32,
     open: u32,
-    phase: Phase,
+    phase: MessagePhase,
 }
 
 /// Where a message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum MessagePhase {
     Open,
     /// It has ended, but a block of it has not.
     Deferred,
@@ -65,7 +65,7 @@ enum Phase {
 
 /// A block.
 #[derive(Debug)]
-struct TurnBlock {
+struct ProjectedBlock {
     id: String,
     message: usize,
     block: Id,
@@ -202,11 +202,11 @@ impl RunningTurn {
             if ended(meta_of(part)) == Some("message")
                 && let Some(known) = turn.messages.get_mut(message)
             {
-                known.phase = if known.open == 0 { Phase::Ended } else { Phase::Deferred };
+                known.phase = if known.open == 0 { MessagePhase::Ended } else { MessagePhase::Deferred };
             }
         }
         let count = turn.messages.len();
-        turn.messages.iter_mut().take(count.saturating_sub(1)).for_each(|known| known.phase = Phase::Ended);
+        turn.messages.iter_mut().take(count.saturating_sub(1)).for_each(|known| known.phase = MessagePhase::Ended);
         turn
     }
 
@@ -288,7 +288,7 @@ impl RunningTurn {
         self.end_block(at, config, out);
         let result = &action.result;
         let text = text::result(result.content.as_ref(), result.error.as_ref(), &result.past_tense_message);
-        let cut = config.cut(text, &Source::Result { chat, turn: &self.id, tool: &action.tool_call_id });
+        let cut = config.cut(text, &LongContent::Result { chat, turn: &self.id, tool: &action.tool_call_id });
         let Some((message_id, tool_id)) = self.names(at) else { return };
         out.push(Body::ToolResult {
             message_id,
@@ -319,7 +319,7 @@ impl RunningTurn {
     /// Whether a message has ended, as far as the client was told.
     pub(super) fn has_message_ended(&self, message: &str) -> bool {
         let known = self.messages.iter().rev().find(|known| *known.id == *message);
-        known.is_none_or(|known| known.phase == Phase::Ended)
+        known.is_none_or(|known| known.phase == MessagePhase::Ended)
     }
 
     /// Whether a call waits for an answer.
@@ -356,7 +356,7 @@ impl RunningTurn {
     /// The place of a message, which is made if there is none.
     fn enter(&mut self, id: Id) -> usize {
         self.messages.iter().rposition(|known| known.id == id).unwrap_or_else(|| {
-            self.messages.push(MessageProgress { id, blocks: 0, open: 0, phase: Phase::Open });
+            self.messages.push(MessageProgress { id, blocks: 0, open: 0, phase: MessagePhase::Open });
             self.messages.len().saturating_sub(1)
         })
     }
@@ -381,7 +381,7 @@ impl RunningTurn {
         if is_open {
             self.open.push(at);
         }
-        self.parts.push(TurnBlock { id, message, block: block_id(number), kind, is_open, call });
+        self.parts.push(ProjectedBlock { id, message, block: block_id(number), kind, is_open, call });
         at
     }
 
@@ -418,21 +418,21 @@ impl RunningTurn {
         let message = part.message;
         let Some(known) = self.messages.get_mut(message) else { return };
         known.open = known.open.saturating_sub(1);
-        let is_last = known.open == 0 && known.phase == Phase::Deferred;
+        let is_last = known.open == 0 && known.phase == MessagePhase::Deferred;
         tell_end(&known.id, part, config, out);
         if is_last {
-            known.phase = Phase::Ended;
+            known.phase = MessagePhase::Ended;
             out.push(Body::MessageEnd { message_id: known.id.clone() });
         }
     }
 
     fn end_message(&mut self, at: usize, out: &mut Out<'_>) {
-        let Some(known) = self.messages.get_mut(at).filter(|known| known.phase == Phase::Open) else { return };
+        let Some(known) = self.messages.get_mut(at).filter(|known| known.phase == MessagePhase::Open) else { return };
         if known.open > 0 {
-            known.phase = Phase::Deferred;
+            known.phase = MessagePhase::Deferred;
             return;
         }
-        known.phase = Phase::Ended;
+        known.phase = MessagePhase::Ended;
         out.push(Body::MessageEnd { message_id: known.id.clone() });
     }
 
@@ -649,7 +649,7 @@ pub(super) fn call_end(
     });
 }
 
-fn tell_end(message: &Id, part: &mut TurnBlock, config: &Config, out: &mut Out<'_>) {
+fn tell_end(message: &Id, part: &mut ProjectedBlock, config: &Config, out: &mut Out<'_>) {
     match &mut part.call {
         Some(call) => {
             let input = std::mem::take(&mut call.input);

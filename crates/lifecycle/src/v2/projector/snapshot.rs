@@ -9,7 +9,7 @@ use ahp_types::state::{
 
 use super::chat::{self, CallView, RunningTurn, block_id, identity};
 use super::out::Out;
-use super::{Life, MAX_DEPTH, Outcome, Projector, Source, confirmation, text, usage};
+use super::{Life, LongContent, MAX_DEPTH, Projector, TurnResult, confirmation, text, usage};
 use crate::Id;
 use crate::projection::{Snapshot, worker_chat};
 use crate::v2::wire::{Body, SessionState as Doing, SnapshotBlock, SnapshotTool, TurnOutcome};
@@ -81,9 +81,9 @@ fn finished(projector: &Projector, turn: &AhpTurn, find: Find<'_>, out: &mut Out
         _ => None,
     });
     let outcome = match turn.state {
-        TurnState::Complete => Outcome::COMPLETE,
-        TurnState::Cancelled => Outcome::CANCELLED,
-        TurnState::Error => Outcome {
+        TurnState::Complete => TurnResult::COMPLETE,
+        TurnState::Cancelled => TurnResult::CANCELLED,
+        TurnState::Error => TurnResult {
             outcome: TurnOutcome::Error,
             error: error.map(|error| projector.config.short(&error.message)),
             error_type: error.map(|error| error.error_type.clone()),
@@ -201,7 +201,7 @@ impl SnapshotReader<'_, '_> {
             url: None,
         };
         if let Some((text, is_error)) = result {
-            let cut = self.projector.config.cut(text, &Source::Result { chat, turn, tool: view.tool });
+            let cut = self.projector.config.cut(text, &LongContent::Result { chat, turn, tool: view.tool });
             (tool.result, tool.is_error) = (Some(cut.text), Some(is_error));
             (tool.truncated, tool.bytes, tool.url) = (cut.bytes.is_some(), cut.bytes, cut.url);
         }

@@ -54,9 +54,9 @@ pub enum Command {
         session_id: String,
     },
     /// Begins a turn, or queues the prompt while one runs.
-    Send(Prompt),
+    Send(PromptCommand),
     /// Queues a prompt while a turn runs; else begins one.
-    Queue(Prompt),
+    Queue(PromptCommand),
     /// Cancels the running turn, empties the queue, and then begins a turn with the prompt, if there is one.
     Interrupt {
         /// The session.
@@ -103,7 +103,7 @@ pub enum Command {
 /// Something to say to an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Prompt {
+pub struct PromptCommand {
     /// The session.
     pub session_id: String,
     /// What to say.
@@ -385,8 +385,8 @@ impl Fields<'_> {
         Ok(Command::Watch { session_id: self.name("sessionId")?, last_seq: self.number("lastSeq")? })
     }
 
-    fn prompt(mut self) -> Result<Prompt, CommandError> {
-        Ok(Prompt {
+    fn prompt(mut self) -> Result<PromptCommand, CommandError> {
+        Ok(PromptCommand {
             session_id: self.name("sessionId")?,
             prompt: self.text("prompt")?.ok_or(self.missing("prompt"))?,
             client_msg_id: self.name("clientMsgId")?,

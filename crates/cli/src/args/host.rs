@@ -6,9 +6,9 @@ use crate::settings::{Serve, SettingsArgs, Stored, Upkeep};
 
 /// Run an agent host with a durable log.
 ///
-/// Clients of the Agent Host Protocol connect to ws://127.0.0.1:4140/ahp, with the token that is printed at start. Every
-/// action is in the log before any client sees it. A client that reconnects gets everything that it missed, also after a
-/// crash of the host. The host also serves /healthz and /metrics.
+/// Clients of the Agent Host Protocol connect to ws://127.0.0.1:4140/ahp, with the token that is printed at start; a browser
+/// opens http://127.0.0.1:4140/. Every action is in the log before any client sees it. A client that reconnects gets everything
+/// that it missed, also after a crash of the host. The host also serves /v2, /content, /healthz and /metrics.
 ///
 /// Every setting can also be in the environment, as BREAKBULK_ and its name in capitals, or in a file. A flag overrides
 /// the environment, and the environment overrides the file; `breakbulk config` shows each value and its source.
@@ -151,17 +151,19 @@ pub(crate) struct EraseArgs {
 const SERVE_EXAMPLES: &str = "\
 Examples:
   breakbulk serve
-          a host for this directory, with the demo agent
+          a host for this directory, with the demo and the agents found in PATH
   breakbulk serve --root ~/src/one --root ~/src/two --keep-for 30d
           for two directories; actions older than 30 days are removed
   breakbulk serve --agent claude
           with the Claude Code program that is in PATH
   breakbulk serve --agent demo --agent work=claude:'/opt/claude/bin/claude'
           two agents side by side; clients choose by name
+  breakbulk serve --agent acp:'opencode acp'
+          with any program that speaks the Agent Client Protocol
   breakbulk serve --listen 'ws://127.0.0.1:4140?cap=900000'
           behind a relay that caps frames
   breakbulk serve --open
-          and show its page in a browser
+          opens the page of the host in a browser
   breakbulk serve --listen ws://127.0.0.1:0 --format json
           on a free port, for a script
   curl http://127.0.0.1:4140/healthz

@@ -44,25 +44,26 @@ host_settings! {
         /// A session that names no directory begins in the first. Clients can read and write files only in these directories,
         /// but terminals and approved commands have all the rights of this program.
         root: Vec<Dir> = "the current directory";
-        /// An agent that answers: demo, claude, claude:COMMAND, or the name of an [[agent]] of the file.
+        /// An agent that answers: demo, claude, claude:COMMAND, acp:COMMAND, or the name of an [[agent]] of the file.
         ///
-        /// demo follows a script and needs no account. claude is the Claude Code program. With NAME= before it, clients know it
-        /// by that name. May be given several times; the first answers when a client names none. If none is named, a host has all
-        /// [[agent]] tables of the file; without those, demo and what is found in PATH.
+        /// demo follows a script and needs no account. claude is the Claude Code program. acp:COMMAND is any program that speaks
+        /// the Agent Client Protocol. With NAME= before it, clients know it by that name. May be given several times; the first
+        /// answers when a client names none. If none is named, a host has all [[agent]] tables of the file; without those, demo
+        /// and what is found in PATH.
         agent: Vec<AgentChoice> = "demo, and what is found in PATH";
     }
     Connections {
         /// A relay through which clients can also come. May be given several times.
         ///
-        /// The form is webpubsub:'CONNECTION STRING'?hub=NAME; `breakbulk relay` prints a connection string. Who has the connection string, or a token for the hub, can use the host. Several hosts in one hub need names:
-        /// &host=NAME.
+        /// The form is webpubsub:'CONNECTION STRING'?hub=NAME; `breakbulk relay` prints a connection string. Whoever has the
+        /// connection string, or a token for the hub, can use the host. Several hosts in one hub need names: &host=NAME.
         via: Vec<Address> = "none";
         /// How many bytes a client may send before its initialize or reconnect request is complete.
         max_hello: Size = "64KiB" => host.endpoint.max_hello_bytes;
         /// How long a client may take to send its initialize or reconnect request.
         hello_timeout: Span = "10s" => host.endpoint.hello_time;
         /// How many bytes may wait to be sent on a connection before reading the log for it pauses.
-        send_room: Size = "1MiB" => host.endpoint.max_unsent_bytes;
+        send_buffer: Size = "1MiB" => host.endpoint.max_unsent_bytes;
         /// How many bytes of answers may wait to be sent on a connection before no new requests are processed.
         max_answers: Size = "64MiB" => host.endpoint.max_answer_bytes;
         /// How many missed actions are replayed at a reconnect. If there are more, snapshots are sent instead.

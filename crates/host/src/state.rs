@@ -60,7 +60,7 @@ use std::sync::Arc;
 
 use ahp_types::commands::{ListSessionsParams, ListSessionsResult};
 pub use ahp_types::state::SnapshotState;
-use ahp_types::state::{ResponsePart, SessionSummary, TurnState};
+use ahp_types::state::{ResponsePart, SessionState, SessionSummary, TurnState};
 pub use by_reference::ReferenceStats;
 pub use content::Content;
 pub use error::StateError;
@@ -366,4 +366,29 @@ async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, StateError> {
     long_work::run_blocking(bytes, work).await.map_err(|_| StateError::Closed)
+}
+
+/// What is short and always there in a session: all that the checks of the gate read.
+pub(crate) fn session_basics(session: &SessionState) -> SessionState {
+    SessionState {
+        provider: session.provider.clone(),
+        title: String::new(),
+        status: session.status,
+        activity: None,
+        origin: None,
+        project: None,
+        working_directories: session.working_directories.clone(),
+        annotations: None,
+        lifecycle: session.lifecycle.clone(),
+        creation_error: None,
+        server_tools: None,
+        active_clients: Vec::new(),
+        chats: Vec::new(),
+        default_chat: None,
+        config: None,
+        customizations: None,
+        changesets: None,
+        input_needed: None,
+        meta: None,
+    }
 }

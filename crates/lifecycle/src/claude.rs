@@ -51,7 +51,7 @@ use self::control::{Controls, RequestLine};
 use self::info::{Changed, Initialized};
 use self::permission::{Asked, Asks};
 use self::prompt::{PendingPrompt, Place, PromptLine, Prompts};
-use self::turn::{Origin, Out, Turn};
+use self::turn::{Origin, Turn, TurnOutput};
 use self::wire::{Line, Maybe, Text};
 use crate::{Answer, Event, ExitReason, Failure, Id, Outcome, Received, Usage};
 
@@ -810,9 +810,9 @@ impl Conversation {
         }
     }
 
-    fn in_turn<T>(&mut self, act: impl FnOnce(&mut Turn, &mut Out<'_>) -> T) -> Option<T> {
+    fn in_turn<T>(&mut self, act: impl FnOnce(&mut Turn, &mut TurnOutput<'_>) -> T) -> Option<T> {
         let turn = self.turn.as_mut()?;
-        let mut out = Out {
+        let mut out = TurnOutput {
             events: &mut self.events,
             counts: &mut self.counts,
             max_input_bytes: self.limits.max_input_bytes,

@@ -36,16 +36,16 @@ impl Deref for Formed {
 /// Holds the names of one turn's messages and calls, and the inputs of calls that are not whole yet.
 #[derive(Debug, Default)]
 pub struct Writer {
-    out: Out,
+    out: FormedEvents,
     turn: Option<OpenTurn>,
     strays: u64,
 }
 
 /// What goes out.
 #[derive(Debug, Default)]
-struct Out(VecDeque<Formed>);
+struct FormedEvents(VecDeque<Formed>);
 
-impl Out {
+impl FormedEvents {
     fn push(&mut self, event: Event) {
         self.0.push_back(Formed(event));
     }
@@ -139,7 +139,7 @@ impl Writer {
 }
 
 impl OpenTurn {
-    fn write(&mut self, event: Event, out: &mut Out) -> Result<(), Stray> {
+    fn write(&mut self, event: Event, out: &mut FormedEvents) -> Result<(), Stray> {
         let Self { words, calls, .. } = self;
         match event {
             Event::MessageStarted { message, agent } => {
@@ -199,7 +199,7 @@ impl OpenTurn {
     }
 
     /// The sub-agent of a call, set to work if it is not yet.
-    fn sub_agent(&mut self, tool: &Id, out: &mut Out) -> Option<usize> {
+    fn sub_agent(&mut self, tool: &Id, out: &mut FormedEvents) -> Option<usize> {
         let at = self.calls.find(tool).ok()?;
         if !self.calls.has_sub_agent(at) {
             self.words.end_input(at, &mut self.calls, out);
@@ -209,7 +209,7 @@ impl OpenTurn {
     }
 
     /// Ends a call's sub-agent, if it is at work, and everything that it began.
-    fn close_sub_agent(&mut self, at: usize, outcome: Outcome, out: &mut Out) -> bool {
+    fn close_sub_agent(&mut self, at: usize, outcome: Outcome, out: &mut FormedEvents) -> bool {
         if !self.calls.has_sub_agent(at) {
             return false;
         }
@@ -220,7 +220,7 @@ impl OpenTurn {
 
     /// Ends all messages and calls of a speaker, and of its sub-agents. The youngest calls end first, because a
     /// sub-agent's calls are younger than the call that started it.
-    fn close(&mut self, speaker: Option<usize>, out: &mut Out) {
+    fn close(&mut self, speaker: Option<usize>, out: &mut FormedEvents) {
         let below = self.calls.below(speaker);
         self.words.end_all(
             |agent| agent == speaker || agent.is_some_and(|agent| below.contains(&agent)),

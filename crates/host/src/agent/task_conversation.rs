@@ -1,13 +1,14 @@
 //! A conversation that one task holds: the host's side of it, which sends the task commands and waits for its replies.
 
+use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use ahp_types::common::JsonObject;
-use breakbulk_lifecycle::{Answer as Verdict, Id};
+use breakbulk_lifecycle::{Answer as Verdict, Event, Id};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::{AgentError, Conversation, Prompt};
+use super::{AgentError, Conversation, EventSender, Prompt};
 use crate::lock::lock;
 use crate::log::BoxFuture;
 
@@ -34,6 +35,43 @@ pub(super) enum CommandKind {
 pub(super) enum TaskFlow {
     Continue,
     End,
+}
+
+/// What wakes a task. `P` is what its program has done.
+pub(super) enum Wake<P> {
+    Command(Box<TaskCommand>),
+    Program(P),
+    /// An event has gone to the host.
+    Sent,
+    /// The host is gone.
+    Alone,
+}
+
+/// Waits for the next command, and until the host takes the first of the events that are `ready`. If none is, waits for the program
+/// instead: so while events wait, the program is not read.
+pub(super) async fn next_wake<P>(
+    commands: &mut mpsc::Receiver<TaskCommand>,
+    events: &EventSender,
+    ready: &mut VecDeque<Event>,
+    program: impl Future<Output = P>,
+) -> Wake<P> {
+    let commanded = |command: Option<TaskCommand>| command.map_or(Wake::Alone, |it| Wake::Command(Box::new(it)));
+    match ready.front() {
+        Some(event) => tokio::select! {
+            command = commands.recv() => commanded(command),
+            reserved = events.reserve(event) => match (reserved, ready.pop_front()) {
+                (Ok(permit), Some(event)) => {
+                    permit.send(event);
+                    Wake::Sent
+                }
+                _ => Wake::Alone,
+            },
+        },
+        None => tokio::select! {
+            command = commands.recv() => commanded(command),
+            done = program => Wake::Program(done),
+        },
+    }
 }
 
 /// The queue of a task's commands.

@@ -17,8 +17,8 @@ use crate::error::MethodError;
 use crate::gate::{self, Client, Features, GateContext};
 use crate::log::Seq;
 use crate::long_work::long_work;
-use crate::state::StateError;
 use crate::state::entry::CatalogueNotification;
+use crate::state::{StateError, session_basics};
 
 /// Checks an action and logs it.
 pub(super) async fn dispatch(
@@ -165,15 +165,15 @@ impl CheckContext {
             }
             _ => None,
         });
-        let without_large_parts = services.log_writer.read(session, |state, _| match state {
-            SnapshotState::Session(session) => Some(without_large_parts(session)),
+        let basics = services.log_writer.read(session, |state, _| match state {
+            SnapshotState::Session(session) => Some(session_basics(session)),
             _ => None,
         });
         let resumable = match action {
             StateAction::ChatTurnResume(_) => services.log_writer.state().resumable(channel).await?,
             _ => None,
         };
-        Ok(Self { session: without_large_parts.await?, root: root.await?, resumable })
+        Ok(Self { session: basics.await?, root: root.await?, resumable })
     }
 
     fn check(&self, client: &Client, action: &StateAction, state: &SnapshotState) -> Result<(), gate::Rejection> {
@@ -187,31 +187,6 @@ impl CheckContext {
             ..alone
         };
         gate::check(client, action, &facts)
-    }
-}
-
-/// The parts of a session that checks read, without those that can be large.
-fn without_large_parts(session: &SessionState) -> SessionState {
-    SessionState {
-        provider: session.provider.clone(),
-        title: String::new(),
-        status: session.status,
-        activity: None,
-        origin: None,
-        project: None,
-        working_directories: session.working_directories.clone(),
-        annotations: None,
-        lifecycle: session.lifecycle.clone(),
-        creation_error: None,
-        server_tools: None,
-        active_clients: Vec::new(),
-        chats: Vec::new(),
-        default_chat: None,
-        config: None,
-        customizations: None,
-        changesets: None,
-        input_needed: None,
-        meta: None,
     }
 }
 

@@ -10,7 +10,7 @@ use breakbulk_lifecycle::projection::{Snapshot, worker_chat};
 use breakbulk_lifecycle::v2::Config;
 
 use crate::log::{Log, Seq};
-use crate::state::{ChatMoment, SnapshotState, State, StateError};
+use crate::state::{ChatMoment, SnapshotState, State, StateError, session_basics};
 
 /// How often the states are read until they contain the same entries, and how long to wait in between: a second in all.
 const ATTEMPTS: u32 = 1_000;
@@ -81,33 +81,22 @@ impl Moment {
 /// A session's state without what v2 does not show, and its last entry.
 pub(super) async fn session_state(state: &State, session: &str) -> Result<(SessionState, Seq), StateError> {
     let read = |state: &SnapshotState, seq| match state {
-        SnapshotState::Session(session) => Some((without_large_parts(session), seq)),
+        SnapshotState::Session(session) => Some((shown_parts(session), seq)),
         _ => None,
     };
     state.read(session, read).await?.ok_or(StateError::NotFound)
 }
 
-fn without_large_parts(session: &SessionState) -> SessionState {
+/// The parts of a session that v2 shows.
+fn shown_parts(session: &SessionState) -> SessionState {
     SessionState {
-        provider: session.provider.clone(),
         title: session.title.clone(),
-        status: session.status,
-        activity: None,
-        origin: None,
-        project: None,
-        working_directories: session.working_directories.clone(),
-        annotations: None,
-        lifecycle: session.lifecycle.clone(),
-        creation_error: None,
-        server_tools: None,
-        active_clients: Vec::new(),
         chats: session.chats.clone(),
         default_chat: session.default_chat.clone(),
         config: session.config.clone(),
-        customizations: None,
-        changesets: None,
         input_needed: session.input_needed.clone(),
         meta: session.meta.clone(),
+        ..session_basics(session)
     }
 }
 

@@ -186,7 +186,7 @@ impl Total {
 }
 
 /// Where events go, and what else a turn needs of its conversation.
-pub(super) struct Out<'a> {
+pub(super) struct TurnOutput<'a> {
     pub(super) events: &'a mut VecDeque<Event>,
     pub(super) counts: &'a mut Counts,
     /// Bytes of input that a turn may hold.
@@ -195,7 +195,7 @@ pub(super) struct Out<'a> {
     pub(super) max_parts: usize,
 }
 
-impl Out<'_> {
+impl TurnOutput<'_> {
     fn push(&mut self, event: Event) {
         self.events.push_back(event);
     }
@@ -234,7 +234,7 @@ impl Turn {
     }
 
     /// Takes an event of the model's stream.
-    pub(super) fn streamed(&mut self, line: &Line<'_>, event: StreamEvent<'_>, out: &mut Out<'_>) {
+    pub(super) fn streamed(&mut self, line: &Line<'_>, event: StreamEvent<'_>, out: &mut TurnOutput<'_>) {
         let agent = line.parent_tool_use_id.get();
         match event.kind.as_str() {
             "content_block_delta" => {
@@ -277,7 +277,12 @@ impl Turn {
     }
 
     /// Takes an `assistant` line: a message, or as a rule one block of it, that is whole.
-    pub(super) fn assistant_message(&mut self, line: &Line<'_>, message: &wire::ApiMessage<'_>, out: &mut Out<'_>) {
+    pub(super) fn assistant_message(
+        &mut self,
+        line: &Line<'_>,
+        message: &wire::ApiMessage<'_>,
+        out: &mut TurnOutput<'_>,
+    ) {
         let agent = line.parent_tool_use_id.get();
         if let Some(uuid) = line.uuid.get() {
             if self.assistant_uuids.contains(uuid) || !self.take_part(out) {
@@ -306,7 +311,7 @@ impl Turn {
         line: &Line<'_>,
         message: &wire::ApiMessage<'_>,
         user: &wire::UserLine<'_>,
-        out: &mut Out<'_>,
+        out: &mut TurnOutput<'_>,
     ) {
         let content = message.content.and_then(Blocks::read);
         if let Some(agent) = line.parent_tool_use_id.get() {
@@ -334,7 +339,7 @@ impl Turn {
     }
 
     /// A call runs.
-    pub(super) fn tool_runs(&mut self, tool: &str, out: &mut Out<'_>) {
+    pub(super) fn tool_runs(&mut self, tool: &str, out: &mut TurnOutput<'_>) {
         let Some((tool, _)) = self.calls.get_key_value(tool) else { return };
         let tool = tool.clone();
         self.finish_input(&tool, None, out);
@@ -348,7 +353,7 @@ impl Turn {
 
     /// Brings a call to a phase in which a permission for it can be requested. A call that no line has announced yet
     /// begins now.
-    pub(super) fn tool_asked(&mut self, tool: &Id, name: &str, input: &RawValue, out: &mut Out<'_>) {
+    pub(super) fn tool_asked(&mut self, tool: &Id, name: &str, input: &RawValue, out: &mut TurnOutput<'_>) {
         if self.calls.contains_key(tool) {
             return self.finish_input(tool, Some(input.get()), out);
         }
@@ -363,7 +368,7 @@ impl Turn {
     }
 
     /// A task has begun. If it is a sub-agent, then that works now.
-    pub(super) fn task_started(&mut self, line: &wire::SystemLine<'_>, out: &mut Out<'_>) {
+    pub(super) fn task_started(&mut self, line: &wire::SystemLine<'_>, out: &mut TurnOutput<'_>) {
         let Some(tool) = line.tool_use_id.get() else { return };
         if let Some(task) = line.task_id.get() {
             self.note_task(task, tool, out);
@@ -374,7 +379,7 @@ impl Turn {
     }
 
     /// A background task is over. If its call has been waiting for that, the call is over too.
-    pub(super) fn task_ended(&mut self, line: &wire::SystemLine<'_>, out: &mut Out<'_>) {
+    pub(super) fn task_ended(&mut self, line: &wire::SystemLine<'_>, out: &mut TurnOutput<'_>) {
         let of_task = || self.tasks.get(line.task_id.as_str()).map(|tool| &**tool);
         let Some(tool) = line.tool_use_id.get().or_else(of_task) else { return };
         let Some((tool, state)) = self.calls.get_key_value(tool) else { return };
@@ -394,7 +399,7 @@ impl Turn {
     }
 
     /// The program has told that these calls were denied: those that it left open never ran.
-    pub(super) fn denied(&mut self, denials: &[wire::PermissionDenial<'_>], out: &mut Out<'_>) {
+    pub(super) fn denied(&mut self, denials: &[wire::PermissionDenial<'_>], out: &mut TurnOutput<'_>) {
         for denial in denials {
             let Some((tool, state)) = self.calls.get_key_value(denial.tool_use_id.as_str()) else { continue };
             if matches!(state.progress, Progress::Open) {
@@ -406,7 +411,7 @@ impl Turn {
 
     /// The turn ends. Open blocks end with what is known of them. Calls that continue in the background end in this
     /// turn's events; returns their names.
-    pub(super) fn close(&mut self, out: &mut Out<'_>) -> Vec<Id> {
+    pub(super) fn close(&mut self, out: &mut TurnOutput<'_>) -> Vec<Id> {
         let mut open: Vec<usize> = self.main.into_iter().chain(self.sub_agents.values().copied()).collect();
         open.sort_unstable();
         open.into_iter().for_each(|message| self.end_blocks(message, out));
@@ -429,7 +434,7 @@ impl Turn {
     }
 
     /// Adds a message with a text that was not streamed.
-    pub(super) fn say(&mut self, text: &str, out: &mut Out<'_>) {
+    pub(super) fn say(&mut self, text: &str, out: &mut TurnOutput<'_>) {
         if let Some(message) = self.message(None, None, out) {
             self.whole_words(message, BlockType::Text, text, out);
         }
@@ -453,7 +458,7 @@ impl Turn {
     }
 
     /// The message that a streamed line belongs to. It begins if it is unknown.
-    fn streaming(&mut self, line: &Line<'_>, agent: Option<&str>, out: &mut Out<'_>) -> Option<usize> {
+    fn streaming(&mut self, line: &Line<'_>, agent: Option<&str>, out: &mut TurnOutput<'_>) -> Option<usize> {
         self.current(line, agent).or_else(|| self.message(line.api_message_id.get(), agent, out))
     }
 
@@ -470,7 +475,7 @@ impl Turn {
 
     /// The message with this name, which is now its speaker's current one. Without a name it is always a new message.
     /// `None` if the turn may have no more messages.
-    fn message(&mut self, name: Option<&str>, agent: Option<&str>, out: &mut Out<'_>) -> Option<usize> {
+    fn message(&mut self, name: Option<&str>, agent: Option<&str>, out: &mut TurnOutput<'_>) -> Option<usize> {
         let known = name.and_then(|name| self.by_id.get(name).copied());
         if known.is_none() && !self.take_part(out) {
             return None;
@@ -504,7 +509,7 @@ impl Turn {
     }
 
     /// Takes room for one more message, block or name. Says whether there was any.
-    const fn take_part(&mut self, out: &mut Out<'_>) -> bool {
+    const fn take_part(&mut self, out: &mut TurnOutput<'_>) -> bool {
         if self.parts >= out.max_parts {
             out.counts.parts_cut = out.counts.parts_cut.saturating_add(1);
             return false;
@@ -519,7 +524,7 @@ impl Turn {
         index: u64,
         block: &wire::ContentBlock<'_>,
         agent: Option<&str>,
-        out: &mut Out<'_>,
+        out: &mut TurnOutput<'_>,
     ) {
         let (kind, text) = match block.kind.as_str() {
             "text" => (BlockKind::Text, block.text.as_ref()),
@@ -543,7 +548,14 @@ impl Turn {
         }
     }
 
-    fn delta(&mut self, message: usize, index: u64, delta: wire::Delta<'_>, agent: Option<&str>, out: &mut Out<'_>) {
+    fn delta(
+        &mut self,
+        message: usize,
+        index: u64,
+        delta: wire::Delta<'_>,
+        agent: Option<&str>,
+        out: &mut TurnOutput<'_>,
+    ) {
         match delta.kind.as_str() {
             "text_delta" => {
                 if let Some(Text(text)) = delta.text {
@@ -572,7 +584,7 @@ impl Turn {
         kind: BlockType,
         text: String,
         agent: Option<&str>,
-        out: &mut Out<'_>,
+        out: &mut TurnOutput<'_>,
     ) {
         let at = match self.open_at(message, index, kind) {
             Some(at) => at,
@@ -590,7 +602,7 @@ impl Turn {
     }
 
     /// Holds more of a call's input, until it is whole.
-    fn hold(&mut self, message: usize, index: u64, text: &str, out: &mut Out<'_>) {
+    fn hold(&mut self, message: usize, index: u64, text: &str, out: &mut TurnOutput<'_>) {
         let at = self.open_at(message, index, BlockType::ToolInput);
         let input = at.and_then(|at| self.messages.get_mut(message)?.blocks.get_mut(at)?.input.as_mut());
         let Some(input) = input else { return out.counts.ignore("delta/input_json_delta") };
@@ -605,7 +617,7 @@ impl Turn {
         streamed.push_str(text);
     }
 
-    fn block_stopped(&mut self, message: usize, index: u64, out: &mut Out<'_>) {
+    fn block_stopped(&mut self, message: usize, index: u64, out: &mut TurnOutput<'_>) {
         let blocks = self.messages.get(message).map_or(&[][..], |message| &message.blocks);
         let is_it = |block: &TurnBlock| block.index == Some(index) && block.stage == BlockStage::Open;
         if let Some(at) = blocks.iter().rposition(is_it) {
@@ -613,7 +625,7 @@ impl Turn {
         }
     }
 
-    fn message_stopped(&mut self, line: &Line<'_>, agent: Option<&str>, out: &mut Out<'_>) {
+    fn message_stopped(&mut self, line: &Line<'_>, agent: Option<&str>, out: &mut TurnOutput<'_>) {
         let Some(at) = self.current(line, agent) else { return };
         self.end_blocks(at, out);
         let Some(message) = self.messages.get(at) else { return };
@@ -629,7 +641,7 @@ impl Turn {
         message: usize,
         block: &wire::ContentBlock<'_>,
         agent: Option<&str>,
-        out: &mut Out<'_>,
+        out: &mut TurnOutput<'_>,
     ) {
         match block.kind.as_str() {
             "text" => {
@@ -655,7 +667,14 @@ impl Turn {
     }
 
     /// A text or thinking block arrives whole. The part that was streamed is not repeated.
-    fn assistant_text(&mut self, message: usize, kind: BlockType, text: &str, agent: Option<&str>, out: &mut Out<'_>) {
+    fn assistant_text(
+        &mut self,
+        message: usize,
+        kind: BlockType,
+        text: &str,
+        agent: Option<&str>,
+        out: &mut TurnOutput<'_>,
+    ) {
         let Some(at) = self.confirm_streamed(message, kind) else {
             self.has_spoken |= agent.is_none() && kind == BlockType::Text && !text.is_empty();
             return self.whole_words(message, kind, text, out);
@@ -675,7 +694,7 @@ impl Turn {
         }
     }
 
-    fn assistant_call(&mut self, message: usize, tool: &str, block: &wire::ContentBlock<'_>, out: &mut Out<'_>) {
+    fn assistant_call(&mut self, message: usize, tool: &str, block: &wire::ContentBlock<'_>, out: &mut TurnOutput<'_>) {
         let Some(state) = self.calls.get(tool) else {
             return self.whole_call(message, tool.into(), block.name.as_str(), block.input, out);
         };
@@ -695,7 +714,7 @@ impl Turn {
         Some(at)
     }
 
-    fn whole_words(&mut self, message: usize, kind: BlockType, text: &str, out: &mut Out<'_>) {
+    fn whole_words(&mut self, message: usize, kind: BlockType, text: &str, out: &mut TurnOutput<'_>) {
         let begun = match kind {
             BlockType::Thinking => BlockKind::Thinking,
             BlockType::Redacted => BlockKind::Redacted,
@@ -712,7 +731,7 @@ impl Turn {
         self.end_block(message, at, None, out);
     }
 
-    fn whole_call(&mut self, message: usize, tool: Id, name: &str, input: Option<&RawValue>, out: &mut Out<'_>) {
+    fn whole_call(&mut self, message: usize, tool: Id, name: &str, input: Option<&RawValue>, out: &mut TurnOutput<'_>) {
         let name = if name.is_empty() { "tool" } else { name };
         let call = Call::new(tool, name, name);
         if let Some(at) = self.open_block(message, None, BlockKind::ToolInput(call), out) {
@@ -723,7 +742,13 @@ impl Turn {
     /// Begins a block. It is named by its place in the message, so that it has the same name whether it was streamed or
     /// arrived whole. In a message with both kinds, the whole ones have names of their own. `None` if the message may
     /// have no more blocks.
-    fn open_block(&mut self, message: usize, index: Option<u64>, kind: BlockKind, out: &mut Out<'_>) -> Option<usize> {
+    fn open_block(
+        &mut self,
+        message: usize,
+        index: Option<u64>,
+        kind: BlockKind,
+        out: &mut TurnOutput<'_>,
+    ) -> Option<usize> {
         let at = self.messages.get(message)?.blocks.len();
         if at >= MAX_BLOCKS {
             out.counts.parts_cut = out.counts.parts_cut.saturating_add(1);
@@ -769,7 +794,7 @@ impl Turn {
     }
 
     /// Ends the open blocks of a message, with the inputs of calls as far as they are whole.
-    fn end_blocks(&mut self, message: usize, out: &mut Out<'_>) {
+    fn end_blocks(&mut self, message: usize, out: &mut TurnOutput<'_>) {
         let blocks = self.messages.get(message).map_or(0, |message| message.blocks.len());
         for at in 0..blocks {
             self.end_block(message, at, None, out);
@@ -777,7 +802,7 @@ impl Turn {
     }
 
     /// Ends a block that is open. `input` is the whole input of a call, if it is known by now.
-    fn end_block(&mut self, message: usize, at: usize, input: Option<&str>, out: &mut Out<'_>) {
+    fn end_block(&mut self, message: usize, at: usize, input: Option<&str>, out: &mut TurnOutput<'_>) {
         let Some(state) = self.messages.get_mut(message) else { return };
         let Some(block) = state.blocks.get_mut(at).filter(|block| block.stage == BlockStage::Open) else { return };
         block.stage = BlockStage::Ended;
@@ -794,14 +819,14 @@ impl Turn {
     }
 
     /// The input of a call is whole, whatever the stream says about it later.
-    fn finish_input(&mut self, tool: &Id, input: Option<&str>, out: &mut Out<'_>) {
+    fn finish_input(&mut self, tool: &Id, input: Option<&str>, out: &mut TurnOutput<'_>) {
         if let Some((message, at)) = self.calls.get(tool).and_then(|state| state.input) {
             self.end_block(message, at, input, out);
         }
     }
 
     /// A sub-agent is heard: it works.
-    fn sub_agent_started(&mut self, tool: &str, task: &str, out: &mut Out<'_>) {
+    fn sub_agent_started(&mut self, tool: &str, task: &str, out: &mut TurnOutput<'_>) {
         let Some((tool, state)) = self.calls.get_key_value(tool) else { return };
         if matches!(state.sub_agent, SubAgentState::Working) || matches!(state.progress, Progress::Ended) {
             return;
@@ -826,7 +851,7 @@ impl Turn {
         block: &wire::ContentBlock<'_>,
         structured: Option<&Structured<'_>>,
         never_ran: bool,
-        out: &mut Out<'_>,
+        out: &mut TurnOutput<'_>,
     ) {
         let Some((tool, state)) = self.calls.get_key_value(block.tool_use_id.as_str()) else {
             return out.counts.ignore("user/tool_result");
@@ -842,7 +867,7 @@ impl Turn {
     }
 
     /// A call has started a sub-agent in the background: the call ends when the sub-agent does, or with the turn.
-    fn left_to_background(&mut self, tool: &Id, structured: &Structured<'_>, ending: Ending, out: &mut Out<'_>) {
+    fn left_to_background(&mut self, tool: &Id, structured: &Structured<'_>, ending: Ending, out: &mut TurnOutput<'_>) {
         if self.is_over(tool) {
             return;
         }
@@ -858,7 +883,7 @@ impl Turn {
         }
     }
 
-    fn note_task(&mut self, task: &str, tool: &str, out: &mut Out<'_>) {
+    fn note_task(&mut self, task: &str, tool: &str, out: &mut TurnOutput<'_>) {
         if self.calls.contains_key(tool)
             && self.take_part(out)
             && let Some((tool, _)) = self.calls.get_key_value(tool)
@@ -867,7 +892,7 @@ impl Turn {
         }
     }
 
-    fn tool_ended(&mut self, tool: &Id, ending: Ending, out: &mut Out<'_>) {
+    fn tool_ended(&mut self, tool: &Id, ending: Ending, out: &mut TurnOutput<'_>) {
         self.finish_input(tool, None, out);
         let Some(state) = self.calls.get_mut(tool) else { return };
         if matches!(state.progress, Progress::Ended) {

@@ -1,7 +1,7 @@
 //! Makes v2 events from the log of a session.
 
 mod chat;
-mod out;
+mod entry_events;
 mod snapshot;
 mod text;
 
@@ -20,7 +20,7 @@ use ahp_types::state::{
 use serde_json::Value;
 
 use self::chat::{Chat, RunningTurn};
-use self::out::Out;
+use self::entry_events::EntryEvents;
 use super::PERMISSION_TIMEOUT_MS;
 use super::wire::{
     Attachment, Body, Decision, Event, PermissionOption, QueuedPrompt, SessionState, TokenUsage, TurnOutcome,
@@ -217,7 +217,7 @@ impl Projection for Projector {
     fn apply(&mut self, entry: Entry, out: &mut Vec<Event>) {
         let Entry { seq, at_ms, channel, change } = entry;
         self.ts = self.ts.max(at_ms);
-        let mut out = Out::new(out, seq, self.ts, self.config.session_id.clone());
+        let mut out = EntryEvents::new(out, seq, self.ts, self.config.session_id.clone());
         match change {
             Change::Action(action) if *channel == *self.config.session => self.session_action(*action, at_ms, &mut out),
             Change::Action(action) => self.chat_action(&channel, *action, &mut out),
@@ -232,7 +232,7 @@ impl Projection for Projector {
 
     fn snapshot(&self, snapshot: &Snapshot<'_>, out: &mut Vec<Event>) {
         let ts = self.ts.max(snapshot.at_ms);
-        snapshot::tell(self, snapshot, &mut Out::new(out, snapshot.seq, ts, self.config.session_id.clone()));
+        snapshot::tell(self, snapshot, &mut EntryEvents::new(out, snapshot.seq, ts, self.config.session_id.clone()));
     }
 }
 
@@ -404,7 +404,7 @@ impl Projector {
     #[must_use]
     pub fn snapshot_head(&self, session: &AhpSession, seq: u64, at_ms: u64, out: &mut Vec<Event>) -> SnapshotPieces {
         let ts = self.ts.max(at_ms);
-        let mut told = Out::new(out, seq, ts, self.config.session_id.clone());
+        let mut told = EntryEvents::new(out, seq, ts, self.config.session_id.clone());
         snapshot::head(self, session, false, &mut told);
         SnapshotPieces { seq, ts, sub: told.more_follow(), mode: self.mode.clone() }
     }
@@ -417,7 +417,7 @@ impl Projector {
         chat: &'a dyn Fn(&str) -> Option<&'a ChatState>,
         out: &mut Vec<Event>,
     ) {
-        let mut told = Out::after(pieces.sub, out, pieces.seq, pieces.ts, self.config.session_id.clone());
+        let mut told = EntryEvents::after(pieces.sub, out, pieces.seq, pieces.ts, self.config.session_id.clone());
         snapshot::past(self, turns, chat, &mut told);
         pieces.sub = told.more_follow();
     }
@@ -427,14 +427,14 @@ impl Projector {
     pub fn snapshot_rest(&self, pieces: SnapshotPieces, snapshot: &Snapshot<'_>, out: &mut Vec<Event>) {
         let SnapshotPieces { ts, sub, mode, .. } = pieces;
         let ts = ts.max(self.ts).max(snapshot.at_ms);
-        let mut told = Out::after(sub, out, snapshot.seq, ts, self.config.session_id.clone());
+        let mut told = EntryEvents::after(sub, out, snapshot.seq, ts, self.config.session_id.clone());
         if let Some(mode) = self.mode.clone().filter(|now| mode.as_ref() != Some(now)) {
             told.push(Body::ModeChanged { mode });
         }
         snapshot::present(self, snapshot, &mut told);
     }
 
-    fn session_action(&mut self, action: StateAction, at_ms: u64, out: &mut Out<'_>) {
+    fn session_action(&mut self, action: StateAction, at_ms: u64, out: &mut EntryEvents<'_>) {
         match action {
             StateAction::SessionInputNeededSet(action) => {
                 if let Some((request, call)) = confirmation(&action.request) {
@@ -477,7 +477,7 @@ impl Projector {
         self.settle(out);
     }
 
-    fn chat_action(&mut self, channel: &str, action: StateAction, out: &mut Out<'_>) {
+    fn chat_action(&mut self, channel: &str, action: StateAction, out: &mut EntryEvents<'_>) {
         let Self { config, main, workers, .. } = self;
         let is_main = *channel == *config.chat;
         let chat = if is_main { Some(main) } else { workers.get_mut(channel) };
@@ -539,7 +539,7 @@ impl Projector {
     }
 
     /// What happens in the main chat beside its turns.
-    fn main_action(&mut self, action: StateAction, out: &mut Out<'_>) {
+    fn main_action(&mut self, action: StateAction, out: &mut EntryEvents<'_>) {
         match action {
             StateAction::ChatTurnResume(a) => {
                 let is_it = self.main.turn.is_none() && self.resumable.as_ref().is_some_and(|id| **id == *a.turn_id);
@@ -583,7 +583,7 @@ impl Projector {
         }
     }
 
-    fn turn_started(&mut self, channel: &str, action: ChatTurnStartedAction, out: &mut Out<'_>) {
+    fn turn_started(&mut self, channel: &str, action: ChatTurnStartedAction, out: &mut EntryEvents<'_>) {
         let turn = RunningTurn::new(Id::from(action.turn_id.as_str()));
         if *channel != *self.config.chat {
             if let Some(chat) = self.workers.get_mut(channel) {
@@ -613,7 +613,7 @@ impl Projector {
         self.resumable = None;
     }
 
-    fn turn_ended(&mut self, channel: &str, turn: &str, outcome: &TurnResult, out: &mut Out<'_>) {
+    fn turn_ended(&mut self, channel: &str, turn: &str, outcome: &TurnResult, out: &mut EntryEvents<'_>) {
         let Self { config, main, workers, .. } = self;
         let is_main = *channel == *config.chat;
         let chat = if is_main { Some(main) } else { workers.get_mut(channel) };
@@ -628,7 +628,7 @@ impl Projector {
         }
     }
 
-    fn truncated(&mut self, turn: Option<&str>, out: &mut Out<'_>) {
+    fn truncated(&mut self, turn: Option<&str>, out: &mut EntryEvents<'_>) {
         let left = match turn {
             None => 0,
             Some(turn) => match self.turns.iter().position(|known| **known == *turn) {
@@ -646,7 +646,7 @@ impl Projector {
         out.push(Body::Truncated { turn_id: turn.map(Id::from) });
     }
 
-    fn confirmed(&mut self, channel: &str, action: &ChatToolCallConfirmedAction, out: &mut Out<'_>) {
+    fn confirmed(&mut self, channel: &str, action: &ChatToolCallConfirmedAction, out: &mut EntryEvents<'_>) {
         let is_it = |pending: &PendingPermission| {
             pending.chat == channel && pending.turn == action.turn_id && pending.tool == action.tool_call_id
         };
@@ -666,13 +666,13 @@ impl Projector {
     }
 
     /// These permissions wait no longer.
-    fn resolve(&mut self, is_it: impl Fn(&PendingPermission) -> bool, decision: Decision, out: &mut Out<'_>) {
+    fn resolve(&mut self, is_it: impl Fn(&PendingPermission) -> bool, decision: Decision, out: &mut EntryEvents<'_>) {
         for resolved in self.pending.extract_if(.., |pending| is_it(pending)) {
             out.push(Body::PermissionResolved { perm_id: resolved.id, decision });
         }
     }
 
-    fn queue_changed(&self, mut returned: Vec<QueuedPrompt>, out: &mut Out<'_>) {
+    fn queue_changed(&self, mut returned: Vec<QueuedPrompt>, out: &mut EntryEvents<'_>) {
         let mut queue = self.waiting();
         // So much each that all fit together.
         let count = queue.len().saturating_add(returned.len());
@@ -690,7 +690,7 @@ impl Projector {
     }
 
     /// The session begins.
-    fn begin(&mut self, state: &AhpSession, out: &mut Out<'_>) {
+    fn begin(&mut self, state: &AhpSession, out: &mut EntryEvents<'_>) {
         let ts = self.ts;
         *self = Self { ts, ..Self::new(self.config.clone()) };
         self.mode = self.mode_in(state.config.as_ref().map(|config| &config.values));
@@ -700,7 +700,7 @@ impl Projector {
         }
     }
 
-    fn begin_chat(&mut self, channel: &Arc<str>, state: &ChatState, out: &mut Out<'_>) {
+    fn begin_chat(&mut self, channel: &Arc<str>, state: &ChatState, out: &mut EntryEvents<'_>) {
         if **channel == *self.config.chat {
             self.take(state);
             snapshot::turns(self, state, &|_| None, out);
@@ -751,7 +751,7 @@ impl Projector {
         true
     }
 
-    fn meta_changed(&mut self, meta: Option<&JsonObject>, out: &mut Out<'_>) {
+    fn meta_changed(&mut self, meta: Option<&JsonObject>, out: &mut EntryEvents<'_>) {
         match (self.life, is_stopped(meta)) {
             (Life::Open, true) => self.end(Life::Stopped, out),
             (Life::Stopped, false) => self.reopen(out),
@@ -760,7 +760,7 @@ impl Projector {
     }
 
     /// A session that was stopped goes on.
-    fn reopen(&mut self, out: &mut Out<'_>) {
+    fn reopen(&mut self, out: &mut EntryEvents<'_>) {
         self.life = Life::Open;
         out.push(Body::SessionId {});
         if !self.waiting().is_empty() {
@@ -768,7 +768,7 @@ impl Projector {
         }
     }
 
-    fn closed(&mut self, channel: &str, out: &mut Out<'_>) {
+    fn closed(&mut self, channel: &str, out: &mut EntryEvents<'_>) {
         if *channel == *self.config.session || *channel == *self.config.chat {
             self.end(Life::Closed, out);
         } else if let Some(mut chat) = self.workers.remove(channel) {
@@ -779,7 +779,7 @@ impl Projector {
     }
 
     /// The session ends, and everything in it.
-    fn end(&mut self, life: Life, out: &mut Out<'_>) {
+    fn end(&mut self, life: Life, out: &mut EntryEvents<'_>) {
         let was_open = self.life == Life::Open;
         self.life = life;
         if !was_open {
@@ -798,7 +798,7 @@ impl Projector {
     }
 
     /// Tells what the session is doing, if that is something else now.
-    fn settle(&mut self, out: &mut Out<'_>) {
+    fn settle(&mut self, out: &mut EntryEvents<'_>) {
         let state = self.state();
         if state != self.told {
             self.told = state;
@@ -916,7 +916,7 @@ impl TurnResult {
     const COMPLETE: Self = Self { outcome: TurnOutcome::Complete, error: None, error_type: None };
     const CANCELLED: Self = Self { outcome: TurnOutcome::Cancelled, error: None, error_type: None };
 
-    fn tell(&self, turn_id: Id, usage: Option<TokenUsage>, out: &mut Out<'_>) {
+    fn tell(&self, turn_id: Id, usage: Option<TokenUsage>, out: &mut EntryEvents<'_>) {
         let Self { outcome, error, error_type } = self;
         if let Some(error) = error {
             out.push(Body::Error { error: error.clone(), error_type: error_type.clone() });

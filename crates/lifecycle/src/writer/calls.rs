@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::names::Names;
-use super::{Out, Stray};
+use super::{FormedEvents, Stray};
 use crate::{Answer, Ask, Call, Content, Ending, Event, Id, Outcome};
 
 /// All calls of a turn, in the order in which they began.
@@ -92,7 +92,7 @@ impl Calls {
         }
     }
 
-    pub(super) fn ask(&mut self, at: usize, ask: Ask, out: &mut Out) -> Result<(), Stray> {
+    pub(super) fn ask(&mut self, at: usize, ask: Ask, out: &mut FormedEvents) -> Result<(), Stray> {
         let state = self.state(at)?;
         state.phase = match state.phase {
             CallPhase::Refused => return Err(Stray),
@@ -104,7 +104,7 @@ impl Calls {
     }
 
     /// Answers what was asked.
-    pub(super) fn answer(&mut self, at: usize, answer: Answer, out: &mut Out) -> Result<(), Stray> {
+    pub(super) fn answer(&mut self, at: usize, answer: Answer, out: &mut FormedEvents) -> Result<(), Stray> {
         let state = self.state(at)?;
         state.phase = match state.phase {
             CallPhase::Asked { .. } if !answer.allows() => CallPhase::Refused,
@@ -117,13 +117,13 @@ impl Calls {
     }
 
     /// Nobody can answer any more what was asked.
-    pub(super) fn withdraw(&mut self, at: usize, out: &mut Out) {
+    pub(super) fn withdraw(&mut self, at: usize, out: &mut FormedEvents) {
         // Where nothing was asked there is nothing to do.
         let _ = self.answer(at, Answer::Withdrawn, out);
     }
 
     /// The call runs. If a question about it was still open, the agent knows the answer.
-    pub(super) fn start(&mut self, at: usize, out: &mut Out) -> Result<(), Stray> {
+    pub(super) fn start(&mut self, at: usize, out: &mut FormedEvents) -> Result<(), Stray> {
         if self.state(at)?.phase == CallPhase::Running {
             return Err(Stray);
         }
@@ -131,7 +131,7 @@ impl Calls {
     }
 
     /// Output means that it runs, but not that somebody has allowed it: some agents show a preview while they ask.
-    pub(super) fn output(&mut self, at: usize, content: Vec<Content>, out: &mut Out) -> Result<(), Stray> {
+    pub(super) fn output(&mut self, at: usize, content: Vec<Content>, out: &mut FormedEvents) -> Result<(), Stray> {
         if is_asked(self.state(at)?.phase) {
             return Err(Stray);
         }
@@ -142,7 +142,7 @@ impl Calls {
 
     /// Brings a call to a phase in which it may end, and returns its ending. A refused call has not run, and neither
     /// has one that fails while a question about it is open.
-    pub(super) fn prepare_end(&mut self, at: usize, ending: Ending, out: &mut Out) -> Result<Ending, Stray> {
+    pub(super) fn prepare_end(&mut self, at: usize, ending: Ending, out: &mut FormedEvents) -> Result<Ending, Stray> {
         let phase = self.state(at)?.phase;
         match ending {
             Ending::Done(result) if phase == CallPhase::Refused || (is_asked(phase) && !result.success) => {
@@ -157,7 +157,7 @@ impl Calls {
         }
     }
 
-    pub(super) fn end(&mut self, at: usize, ending: Ending, out: &mut Out) {
+    pub(super) fn end(&mut self, at: usize, ending: Ending, out: &mut FormedEvents) {
         let Ok(state) = self.state(at) else { return };
         state.phase = CallPhase::Ended;
         out.push(Event::ToolEnded { tool: state.name.clone(), ending });
@@ -168,7 +168,7 @@ impl Calls {
         at: usize,
         name: String,
         task: String,
-        out: &mut Out,
+        out: &mut FormedEvents,
     ) -> Result<(), Stray> {
         if self.state(at)?.sub_agent != SubAgentPhase::None {
             return Err(Stray);
@@ -185,7 +185,7 @@ impl Calls {
     }
 
     /// Says that a sub-agent has ended, if it was at work.
-    pub(super) fn end_sub_agent(&mut self, at: usize, outcome: Outcome, out: &mut Out) {
+    pub(super) fn end_sub_agent(&mut self, at: usize, outcome: Outcome, out: &mut FormedEvents) {
         if let Some(state) = self.all.get_mut(at)
             && state.sub_agent == SubAgentPhase::Open
         {
@@ -207,7 +207,7 @@ impl Calls {
     }
 
     /// Brings a call that may run to where it runs.
-    fn run(&mut self, at: usize, out: &mut Out) -> Result<(), Stray> {
+    fn run(&mut self, at: usize, out: &mut FormedEvents) -> Result<(), Stray> {
         if is_asked(self.state(at)?.phase) {
             self.answer(at, Answer::yes(), out)?;
         }

@@ -2,7 +2,7 @@
 
 use super::calls::Calls;
 use super::names::Names;
-use super::{Out, Stray};
+use super::{FormedEvents, Stray};
 use crate::{BlockKind, BlockType, Event, Id};
 
 /// The open messages: one for each speaker at most, so there are few.
@@ -40,7 +40,7 @@ impl OpenMessages {
         given: Id,
         agent: Option<usize>,
         calls: &mut Calls,
-        out: &mut Out,
+        out: &mut FormedEvents,
     ) -> Result<(), Stray> {
         if self.open.iter().any(|message| message.given == given) {
             return Err(Stray);
@@ -50,7 +50,14 @@ impl OpenMessages {
     }
 
     /// Begins a block, in a message that begins too if it is not open.
-    pub(super) fn start_block(&mut self, message: &Id, given: Id, kind: BlockKind, calls: &mut Calls, out: &mut Out) {
+    pub(super) fn start_block(
+        &mut self,
+        message: &Id,
+        given: Id,
+        kind: BlockKind,
+        calls: &mut Calls,
+        out: &mut FormedEvents,
+    ) {
         let message = self.message(message, calls, out);
         if let Some(at) = message.find(&given) {
             message.end_block(at, None, calls, out);
@@ -67,7 +74,7 @@ impl OpenMessages {
         kind: BlockType,
         text: String,
         calls: &mut Calls,
-        out: &mut Out,
+        out: &mut FormedEvents,
     ) -> Result<(), Stray> {
         let begun = match kind {
             BlockType::Text => Some(BlockKind::Text),
@@ -99,7 +106,7 @@ impl OpenMessages {
         block: &Id,
         input: Option<String>,
         calls: &mut Calls,
-        out: &mut Out,
+        out: &mut FormedEvents,
     ) -> Result<(), Stray> {
         let message = self.open.iter_mut().find(|open| open.given == *message).ok_or(Stray)?;
         let at = message.find(block).ok_or(Stray)?;
@@ -108,7 +115,7 @@ impl OpenMessages {
     }
 
     /// Ends the input of a call, if it is still being said.
-    pub(super) fn end_input(&mut self, call: usize, calls: &mut Calls, out: &mut Out) {
+    pub(super) fn end_input(&mut self, call: usize, calls: &mut Calls, out: &mut FormedEvents) {
         for message in &mut self.open {
             let is_it = |block: &OpenBlock| block.input.as_ref().is_some_and(|(of, _)| *of == call);
             if let Some(at) = message.blocks.iter().position(is_it) {
@@ -118,21 +125,26 @@ impl OpenMessages {
     }
 
     /// Ends a message, and its blocks.
-    pub(super) fn end(&mut self, message: &Id, calls: &mut Calls, out: &mut Out) -> Result<(), Stray> {
+    pub(super) fn end(&mut self, message: &Id, calls: &mut Calls, out: &mut FormedEvents) -> Result<(), Stray> {
         let at = self.open.iter().position(|open| open.given == *message).ok_or(Stray)?;
         self.open.remove(at).end(calls, out);
         Ok(())
     }
 
     /// Ends all messages of these speakers.
-    pub(super) fn end_all(&mut self, speaks: impl Fn(Option<usize>) -> bool, calls: &mut Calls, out: &mut Out) {
+    pub(super) fn end_all(
+        &mut self,
+        speaks: impl Fn(Option<usize>) -> bool,
+        calls: &mut Calls,
+        out: &mut FormedEvents,
+    ) {
         for message in self.open.extract_if(.., |message| speaks(message.agent)) {
             message.end(calls, out);
         }
     }
 
     /// The open message that the agent calls so; it begins if there is none.
-    fn message(&mut self, given: &Id, calls: &mut Calls, out: &mut Out) -> &mut OpenMessage {
+    fn message(&mut self, given: &Id, calls: &mut Calls, out: &mut FormedEvents) -> &mut OpenMessage {
         let at = match self.open.iter().position(|message| message.given == *given) {
             Some(at) => at,
             None => self.begin(given.clone(), None, calls, out),
@@ -142,7 +154,7 @@ impl OpenMessages {
         &mut self.open[at]
     }
 
-    fn begin(&mut self, given: Id, agent: Option<usize>, calls: &mut Calls, out: &mut Out) -> usize {
+    fn begin(&mut self, given: Id, agent: Option<usize>, calls: &mut Calls, out: &mut FormedEvents) -> usize {
         self.end_all(|speaker| speaker == agent, calls, out);
         let name = self.names.fresh(&given);
         out.push(Event::MessageStarted { message: name.clone(), agent: agent.and_then(|at| calls.name(at)) });
@@ -160,7 +172,7 @@ impl OpenMessage {
         self.blocks.iter().find(|block| block.given == *given)
     }
 
-    fn start_block(&mut self, given: Id, mut kind: BlockKind, calls: &mut Calls, out: &mut Out) {
+    fn start_block(&mut self, given: Id, mut kind: BlockKind, calls: &mut Calls, out: &mut FormedEvents) {
         let name = self.names.fresh(&given);
         let input = match &mut kind {
             BlockKind::ToolInput(call) => Some((calls.begin(call, self.agent), String::new())),
@@ -170,11 +182,11 @@ impl OpenMessage {
         out.push(Event::BlockStarted { message: self.name.clone(), block: name, kind });
     }
 
-    fn end_block(&mut self, at: usize, input: Option<String>, calls: &mut Calls, out: &mut Out) {
+    fn end_block(&mut self, at: usize, input: Option<String>, calls: &mut Calls, out: &mut FormedEvents) {
         self.blocks.remove(at).end(&self.name, input, calls, out);
     }
 
-    fn end(self, calls: &mut Calls, out: &mut Out) {
+    fn end(self, calls: &mut Calls, out: &mut FormedEvents) {
         for block in self.blocks {
             block.end(&self.name, None, calls, out);
         }
@@ -183,7 +195,7 @@ impl OpenMessage {
 }
 
 impl OpenBlock {
-    fn end(self, message: &Id, input: Option<String>, calls: &mut Calls, out: &mut Out) {
+    fn end(self, message: &Id, input: Option<String>, calls: &mut Calls, out: &mut FormedEvents) {
         let input = self.input.map(|(call, said)| {
             calls.ready(call);
             input.unwrap_or(said)

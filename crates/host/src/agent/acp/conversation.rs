@@ -16,7 +16,9 @@ use tracing::{debug, warn};
 use super::{AcpConfig, AcpProgramInfo, prompt, requests};
 use crate::agent::process::{Expectation, Process, ProgramEnd, ProgramOutput};
 use crate::agent::program::{Choices, Directories};
-use crate::agent::task_conversation::{CommandKind, TaskCommand, TaskConversation, TaskFlow, command_queue};
+use crate::agent::task_conversation::{
+    CommandKind, TaskCommand, TaskConversation, TaskFlow, Wake, command_queue, next_wake,
+};
 use crate::agent::{AgentError, EventSender, HostServices, Prompt, Start, Started, events, history};
 use crate::lock::lock;
 
@@ -102,16 +104,11 @@ enum SessionPhase {
     Over,
 }
 
-/// What the task waits for.
-enum Wake {
-    Command(Box<TaskCommand>),
+/// What the program has done, or the host for it.
+enum ProgramEvent {
     Output(ProgramOutput),
     /// The host has done what the agent asked for.
     Performed(u64, Result<Value, RpcError>),
-    /// An event has gone to the host.
-    Sent,
-    /// The host is gone.
-    Alone,
 }
 
 impl AcpTask {
@@ -155,24 +152,13 @@ impl AcpTask {
                 return;
             }
             let Self { commands, events, ready, process, requests, .. } = &mut self;
-            let wake = match ready.front() {
-                Some(event) => tokio::select! {
-                    command = commands.recv() => command.map_or(Wake::Alone, |command| Wake::Command(Box::new(command))),
-                    reserved = events.reserve(event) => match (reserved, ready.pop_front()) {
-                        (Ok(reservation), Some(event)) => {
-                            reservation.send(event);
-                            Wake::Sent
-                        }
-                        _ => Wake::Alone,
-                    },
-                },
-                None => tokio::select! {
-                    command = commands.recv() => command.map_or(Wake::Alone, |command| Wake::Command(Box::new(command))),
-                    output = process.read() => Wake::Output(output),
-                    Some(Ok((request, response))) = requests.join_next() => Wake::Performed(request, response),
-                },
+            let program = async {
+                tokio::select! {
+                    output = process.read() => ProgramEvent::Output(output),
+                    Some(Ok((request, response))) = requests.join_next() => ProgramEvent::Performed(request, response),
+                }
             };
-            match wake {
+            match next_wake(commands, events, ready, program).await {
                 Wake::Sent => {}
                 Wake::Alone => return,
                 Wake::Command(command) => {
@@ -180,8 +166,10 @@ impl AcpTask {
                         return;
                     }
                 }
-                Wake::Output(output) => self.read(output).await,
-                Wake::Performed(request, response) => self.connection.respond(request, response),
+                Wake::Program(ProgramEvent::Output(output)) => self.read(output).await,
+                Wake::Program(ProgramEvent::Performed(request, response)) => {
+                    self.connection.respond(request, response);
+                }
             }
         }
     }

@@ -12,7 +12,9 @@ use tracing::{debug, warn};
 use super::{ClaudeConfig, ClaudeProgramInfo, INHERITED, prompt};
 use crate::agent::process::{Expectation, Process, ProgramEnd, ProgramOutput};
 use crate::agent::program::{Choices, Directories};
-use crate::agent::task_conversation::{CommandKind, TaskCommand, TaskConversation, TaskFlow, command_queue};
+use crate::agent::task_conversation::{
+    CommandKind, TaskCommand, TaskConversation, TaskFlow, Wake, command_queue, next_wake,
+};
 use crate::agent::{AgentError, EventSender, Prompt, Start, Started, events, history};
 use crate::log::BatchId;
 
@@ -143,16 +145,6 @@ struct ClaudeTask {
     opening: Opening,
 }
 
-/// What the task waits for.
-enum Wake {
-    Command(Box<TaskCommand>),
-    Output(ProgramOutput),
-    /// An event has gone to the host.
-    Sent,
-    /// The host is gone.
-    Alone,
-}
-
 impl ClaudeTask {
     async fn work(mut self) {
         loop {
@@ -160,27 +152,11 @@ impl ClaudeTask {
                 return;
             }
             let Self { commands, events, ready, run, .. } = &mut self;
-            let wake = match ready.front() {
-                Some(event) => tokio::select! {
-                    command = commands.recv() => command.map_or(Wake::Alone, |command| Wake::Command(Box::new(command))),
-                    reserved = events.reserve(event) => match (reserved, ready.pop_front()) {
-                        (Ok(reservation), Some(event)) => {
-                            reservation.send(event);
-                            Wake::Sent
-                        }
-                        _ => Wake::Alone,
-                    },
-                },
-                None => tokio::select! {
-                    command = commands.recv() => command.map_or(Wake::Alone, |command| Wake::Command(Box::new(command))),
-                    output = run.process.read() => Wake::Output(output),
-                },
-            };
-            let next = match wake {
+            let next = match next_wake(commands, events, ready, run.process.read()).await {
                 Wake::Sent => TaskFlow::Continue,
                 Wake::Alone => TaskFlow::End,
                 Wake::Command(command) => self.command(*command).await,
-                Wake::Output(output) => self.output(output).await,
+                Wake::Program(output) => self.output(output).await,
             };
             if next == TaskFlow::End {
                 return;

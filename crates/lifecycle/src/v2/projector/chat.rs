@@ -13,7 +13,7 @@ use ahp_types::actions::{
 use ahp_types::common::{JsonObject, StringOrMarkdown};
 use ahp_types::state::{ActiveTurn, ResponsePart, ToolCallCancellationReason, ToolCallState};
 
-use super::out::Out;
+use super::entry_events::EntryEvents;
 use super::{Config, LongContent, text};
 use crate::projection::{is_redacted, message_of, ours};
 use crate::v2::wire::{Body, TokenUsage};
@@ -116,7 +116,7 @@ impl Chat {
     }
 
     /// A part begins.
-    pub(super) fn part(&mut self, turn: &str, part: ResponsePart, config: &Config, out: &mut Out<'_>) {
+    pub(super) fn part(&mut self, turn: &str, part: ResponsePart, config: &Config, out: &mut EntryEvents<'_>) {
         let parent = self.parent.as_ref();
         let Some(turn) = self.turn.as_mut().filter(|known| *known.id == *turn) else { return };
         match part {
@@ -142,7 +142,7 @@ impl Chat {
     }
 
     /// A call begins.
-    pub(super) fn call(&mut self, action: ChatToolCallStartAction, config: &Config, out: &mut Out<'_>) {
+    pub(super) fn call(&mut self, action: ChatToolCallStartAction, config: &Config, out: &mut EntryEvents<'_>) {
         let parent = self.parent.as_ref();
         let Some(turn) = self.turn.as_mut().filter(|turn| *turn.id == *action.turn_id) else { return };
         let message = turn.message_id(ours(action.meta.as_ref(), "message").and_then(serde_json::Value::as_str));
@@ -159,7 +159,7 @@ impl Chat {
     }
 
     /// Ends everything that is open in the running turn, and the turn.
-    pub(super) fn end_turn(&mut self, config: &Config, out: &mut Out<'_>) -> Option<RunningTurn> {
+    pub(super) fn end_turn(&mut self, config: &Config, out: &mut EntryEvents<'_>) -> Option<RunningTurn> {
         let mut turn = self.turn.take()?;
         turn.flush(config, out);
         turn.stop_calls(out);
@@ -218,7 +218,7 @@ impl RunningTurn {
         content: String,
         meta: Option<&JsonObject>,
         config: &Config,
-        out: &mut Out<'_>,
+        out: &mut EntryEvents<'_>,
     ) {
         let Some(at) = self.find(part) else { return };
         let kind = self.parts.get(at).map(|part| part.kind);
@@ -229,7 +229,7 @@ impl RunningTurn {
     }
 
     /// More of a call's input, or the mark that it or its message has ended.
-    pub(super) fn input(&mut self, action: &ChatToolCallDeltaAction, config: &Config, out: &mut Out<'_>) {
+    pub(super) fn input(&mut self, action: &ChatToolCallDeltaAction, config: &Config, out: &mut EntryEvents<'_>) {
         let Some(at) = self.find(&action.tool_call_id) else { return };
         if let (Some(call), Some(content)) = (self.call(at), &action.content)
             && call.status == CallStatus::Streaming
@@ -240,7 +240,7 @@ impl RunningTurn {
     }
 
     /// A call's input is whole; it is asked about, or runs.
-    pub(super) fn ready(&mut self, action: &ChatToolCallReadyAction, config: &Config, out: &mut Out<'_>) {
+    pub(super) fn ready(&mut self, action: &ChatToolCallReadyAction, config: &Config, out: &mut EntryEvents<'_>) {
         let Some(at) = self.find(&action.tool_call_id) else { return };
         let Some(call) = self.call(at) else { return };
         if matches!(call.status, CallStatus::Over | CallStatus::Reviewed) {
@@ -255,7 +255,12 @@ impl RunningTurn {
     }
 
     /// A call that is asked about is answered.
-    pub(super) fn confirmed(&mut self, action: &ChatToolCallConfirmedAction, config: &Config, out: &mut Out<'_>) {
+    pub(super) fn confirmed(
+        &mut self,
+        action: &ChatToolCallConfirmedAction,
+        config: &Config,
+        out: &mut EntryEvents<'_>,
+    ) {
         let Some(at) = self.find(&action.tool_call_id) else { return };
         let Some(call) = self.call(at).filter(|call| call.status == CallStatus::Pending) else { return };
         if !action.approved {
@@ -276,7 +281,7 @@ impl RunningTurn {
         chat: &str,
         action: &ChatToolCallCompleteAction,
         config: &Config,
-        out: &mut Out<'_>,
+        out: &mut EntryEvents<'_>,
     ) {
         let Some(at) = self.find(&action.tool_call_id) else { return };
         let Some(call) = self.call(at).filter(|call| matches!(call.status, CallStatus::Running | CallStatus::Pending))
@@ -302,7 +307,7 @@ impl RunningTurn {
     }
 
     /// The result of a call is confirmed, or not.
-    pub(super) fn reviewed(&mut self, action: &ChatToolCallResultConfirmedAction, out: &mut Out<'_>) {
+    pub(super) fn reviewed(&mut self, action: &ChatToolCallResultConfirmedAction, out: &mut EntryEvents<'_>) {
         let Some(at) = self.find(&action.tool_call_id) else { return };
         let Some(call) = self.call(at).filter(|call| call.status == CallStatus::Reviewed) else { return };
         call.status = CallStatus::Over;
@@ -337,7 +342,7 @@ impl RunningTurn {
     }
 
     /// Begins a block, and its message if that is new; which ends the one before.
-    fn begin(&mut self, new: NewBlock, parent: Option<&Id>, config: &Config, out: &mut Out<'_>) -> usize {
+    fn begin(&mut self, new: NewBlock, parent: Option<&Id>, config: &Config, out: &mut EntryEvents<'_>) -> usize {
         let NewBlock { message, id, kind, call } = new;
         if !self.messages.iter().any(|known| known.id == message) {
             self.flush(config, out);
@@ -385,13 +390,13 @@ impl RunningTurn {
         at
     }
 
-    fn delta(&self, at: usize, content: String, config: &Config, out: &mut Out<'_>) {
+    fn delta(&self, at: usize, content: String, config: &Config, out: &mut EntryEvents<'_>) {
         let Some(part) = self.parts.get(at).filter(|_| !content.is_empty()) else { return };
         let Some(message) = self.messages.get(part.message) else { return };
         deltas(&message.id, &part.block, part.kind, content, config, out);
     }
 
-    fn mark(&mut self, at: usize, meta: Option<&JsonObject>, config: &Config, out: &mut Out<'_>) {
+    fn mark(&mut self, at: usize, meta: Option<&JsonObject>, config: &Config, out: &mut EntryEvents<'_>) {
         match ended(meta) {
             Some("block") => {
                 // A call whose input is not there yet: it comes when the call is ready.
@@ -411,7 +416,7 @@ impl RunningTurn {
     }
 
     /// Ends a block, and its message if that has waited only for this.
-    fn end_block(&mut self, at: usize, config: &Config, out: &mut Out<'_>) {
+    fn end_block(&mut self, at: usize, config: &Config, out: &mut EntryEvents<'_>) {
         let Some(part) = self.parts.get_mut(at).filter(|part| part.is_open) else { return };
         part.is_open = false;
         self.open.retain(|open| *open != at);
@@ -426,7 +431,7 @@ impl RunningTurn {
         }
     }
 
-    fn end_message(&mut self, at: usize, out: &mut Out<'_>) {
+    fn end_message(&mut self, at: usize, out: &mut EntryEvents<'_>) {
         let Some(known) = self.messages.get_mut(at).filter(|known| known.phase == MessagePhase::Open) else { return };
         if known.open > 0 {
             known.phase = MessagePhase::Deferred;
@@ -437,7 +442,7 @@ impl RunningTurn {
     }
 
     /// A call's block has ended, and its input is another one now.
-    fn restate(&mut self, at: usize, config: &Config, out: &mut Out<'_>) {
+    fn restate(&mut self, at: usize, config: &Config, out: &mut EntryEvents<'_>) {
         let Some(part) = self.parts.get_mut(at).filter(|part| !part.is_open) else { return };
         let Some(message) = self.messages.get(part.message) else { return };
         let is_new = part.call.as_ref().is_some_and(|call| call.told != Some(digest(&call.input)));
@@ -449,7 +454,7 @@ impl RunningTurn {
     }
 
     /// Ends all blocks and messages that are open.
-    pub(super) fn flush(&mut self, config: &Config, out: &mut Out<'_>) {
+    pub(super) fn flush(&mut self, config: &Config, out: &mut EntryEvents<'_>) {
         for at in std::mem::take(&mut self.open) {
             self.end_block(at, config, out);
         }
@@ -462,7 +467,7 @@ impl RunningTurn {
         at: usize,
         reason: ToolCallCancellationReason,
         message: Option<&StringOrMarkdown>,
-        out: &mut Out<'_>,
+        out: &mut EntryEvents<'_>,
     ) {
         if let Some(call) = self.call(at) {
             call.status = CallStatus::Over;
@@ -480,7 +485,7 @@ impl RunningTurn {
     }
 
     /// The turn is over: calls that have no result get one that says so, as AHP's reducer has it.
-    fn stop_calls(&mut self, out: &mut Out<'_>) {
+    fn stop_calls(&mut self, out: &mut EntryEvents<'_>) {
         for at in 0..self.parts.len() {
             if self.call(at).is_some_and(|call| call.status != CallStatus::Over) {
                 self.cancel(at, ToolCallCancellationReason::Skipped, None, out);
@@ -608,7 +613,14 @@ pub(super) fn block_id(number: u32) -> Id {
 }
 
 /// Tells more of a block, in as many pieces as it needs.
-pub(super) fn deltas(message: &Id, block: &Id, kind: BlockType, content: String, config: &Config, out: &mut Out<'_>) {
+pub(super) fn deltas(
+    message: &Id,
+    block: &Id,
+    kind: BlockType,
+    content: String,
+    config: &Config,
+    out: &mut EntryEvents<'_>,
+) {
     let event =
         |delta| Body::BlockDelta { message_id: message.clone(), block_id: block.clone(), block_type: kind, delta };
     if config.fits(&content) {
@@ -628,7 +640,7 @@ pub(super) fn call_end(
     name: &str,
     input: Option<String>,
     config: &Config,
-    out: &mut Out<'_>,
+    out: &mut EntryEvents<'_>,
 ) {
     let (input, long) = match input {
         // Twice, as text and as an object.
@@ -649,7 +661,7 @@ pub(super) fn call_end(
     });
 }
 
-fn tell_end(message: &Id, part: &mut ProjectedBlock, config: &Config, out: &mut Out<'_>) {
+fn tell_end(message: &Id, part: &mut ProjectedBlock, config: &Config, out: &mut EntryEvents<'_>) {
     match &mut part.call {
         Some(call) => {
             let input = std::mem::take(&mut call.input);

@@ -8,7 +8,7 @@ use ahp_types::state::{
 };
 
 use super::chat::{self, CallView, RunningTurn, block_id, identity};
-use super::out::Out;
+use super::entry_events::EntryEvents;
 use super::{Life, LongContent, MAX_DEPTH, Projector, TurnResult, confirmation, text, usage};
 use crate::Id;
 use crate::projection::{Snapshot, worker_chat};
@@ -18,13 +18,13 @@ use crate::v2::wire::{Body, SessionState as Doing, SnapshotBlock, SnapshotTool, 
 pub(super) type Find<'a> = &'a dyn Fn(&str) -> Option<&'a ChatState>;
 
 /// Tells all of a session.
-pub(super) fn tell(projector: &Projector, snapshot: &Snapshot<'_>, out: &mut Out<'_>) {
+pub(super) fn tell(projector: &Projector, snapshot: &Snapshot<'_>, out: &mut EntryEvents<'_>) {
     head(projector, snapshot.session, projector.has_earlier, out);
     present(projector, snapshot, out);
 }
 
 /// Tells that a snapshot begins.
-pub(super) fn head(projector: &Projector, session: &SessionState, earlier: bool, out: &mut Out<'_>) {
+pub(super) fn head(projector: &Projector, session: &SessionState, earlier: bool, out: &mut EntryEvents<'_>) {
     let mut start = projector.session_start(session, true);
     if let Body::SessionStart { has_earlier, .. } = &mut start {
         *has_earlier = earlier;
@@ -36,14 +36,14 @@ pub(super) fn head(projector: &Projector, session: &SessionState, earlier: bool,
 }
 
 /// Tells turns that are over.
-pub(super) fn past(projector: &Projector, turns: &[AhpTurn], find: Find<'_>, out: &mut Out<'_>) {
+pub(super) fn past(projector: &Projector, turns: &[AhpTurn], find: Find<'_>, out: &mut EntryEvents<'_>) {
     for turn in turns {
         finished(projector, turn, find, out);
     }
 }
 
 /// Tells the turns that the snapshot holds, and what waits.
-pub(super) fn present(projector: &Projector, snapshot: &Snapshot<'_>, out: &mut Out<'_>) {
+pub(super) fn present(projector: &Projector, snapshot: &Snapshot<'_>, out: &mut EntryEvents<'_>) {
     if let Some(chat) = (snapshot.chat)(&projector.config.chat) {
         turns(projector, chat, snapshot.chat, out);
     }
@@ -65,7 +65,7 @@ pub(super) fn present(projector: &Projector, snapshot: &Snapshot<'_>, out: &mut 
 }
 
 /// Tells the turns of the main chat.
-pub(super) fn turns(projector: &Projector, chat: &ChatState, find: Find<'_>, out: &mut Out<'_>) {
+pub(super) fn turns(projector: &Projector, chat: &ChatState, find: Find<'_>, out: &mut EntryEvents<'_>) {
     past(projector, &chat.turns, find, out);
     if let Some(ActiveTurn { id, message, response_parts, .. }) = &chat.active_turn {
         out.push(projector.user_message(id, message));
@@ -73,7 +73,7 @@ pub(super) fn turns(projector: &Projector, chat: &ChatState, find: Find<'_>, out
     }
 }
 
-fn finished(projector: &Projector, turn: &AhpTurn, find: Find<'_>, out: &mut Out<'_>) {
+fn finished(projector: &Projector, turn: &AhpTurn, find: Find<'_>, out: &mut EntryEvents<'_>) {
     out.push(projector.user_message(&turn.id, &turn.message));
     messages(projector, &turn.id, &turn.response_parts, None, find, out);
     let error = turn.response_parts.iter().rev().find_map(|part| match part {
@@ -99,7 +99,7 @@ fn messages(
     parts: &[ResponsePart],
     live: Option<&RunningTurn>,
     find: Find<'_>,
-    out: &mut Out<'_>,
+    out: &mut EntryEvents<'_>,
 ) {
     let live = live.filter(|live| *live.id == *turn);
     let reader = SnapshotReader { projector, find };
@@ -233,7 +233,7 @@ impl SnapshotReader<'_, '_> {
     }
 
     /// Tells a message: in one event if it fits, else as an empty one and all that fills it.
-    fn message(&self, message: Id, blocks: Vec<SnapshotBlock>, has_ended: bool, out: &mut Out<'_>) {
+    fn message(&self, message: Id, blocks: Vec<SnapshotBlock>, has_ended: bool, out: &mut EntryEvents<'_>) {
         if weight(&blocks) <= self.projector.config.max_text() {
             out.push(Body::MessageSnapshot { message_id: message.clone(), blocks });
         } else {
@@ -247,7 +247,7 @@ impl SnapshotReader<'_, '_> {
         }
     }
 
-    fn block(&self, message: &Id, block: SnapshotBlock, out: &mut Out<'_>) {
+    fn block(&self, message: &Id, block: SnapshotBlock, out: &mut EntryEvents<'_>) {
         let config = &self.projector.config;
         let SnapshotBlock { block_id, block_type, content, done, tool, blocks, .. } = block;
         let (tool_name, tool_id) = tool.as_ref().map(|tool| (tool.tool_name.clone(), tool.tool_id.clone())).unzip();
@@ -292,7 +292,7 @@ impl SnapshotReader<'_, '_> {
         }
     }
 
-    fn sub_agent(&self, tool: &Id, blocks: Vec<SnapshotBlock>, out: &mut Out<'_>) {
+    fn sub_agent(&self, tool: &Id, blocks: Vec<SnapshotBlock>, out: &mut EntryEvents<'_>) {
         let named = blocks.into_iter().filter_map(|mut block| Some((block.message_id.take()?, block))).collect();
         for (message, blocks) in grouped(named) {
             out.push(Body::MessageStart { message_id: message.clone(), parent_tool_id: Some(tool.clone()) });

@@ -4,7 +4,7 @@ use crate::Id;
 use crate::v2::wire::{Body, Event};
 
 /// Collects the events of one entry, numbers them, and marks all but the last.
-pub(super) struct Out<'a> {
+pub(super) struct EntryEvents<'a> {
     events: &'a mut Vec<Event>,
     first: usize,
     /// How many events of the same entry were told before.
@@ -14,7 +14,7 @@ pub(super) struct Out<'a> {
     session: Id,
 }
 
-impl<'a> Out<'a> {
+impl<'a> EntryEvents<'a> {
     pub(super) const fn new(events: &'a mut Vec<Event>, seq: u64, ts: u64, session: Id) -> Self {
         Self::after(0, events, seq, ts, session)
     }

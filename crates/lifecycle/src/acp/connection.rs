@@ -417,12 +417,12 @@ impl Connection {
 
     /// Changes the model, if the agent has an option for it or lists it. Returns whether it does.
     pub fn set_model(&mut self, model: &str) -> bool {
-        let Phase::Open { session, .. } = &self.phase else { return false };
+        let ConnectionPhase::Open { session, .. } = &self.phase else { return false };
         if !self.models.iter().any(|known| known.id == model) {
             return self.set_category(&SessionConfigOptionCategory::Model, model);
         }
         let set = SetModelRequest { session_id: session.clone(), model_id: model.to_owned() };
-        let pending = Pending::Setting { kind: SettingKind::Model, what: format!("model {model}") };
+        let pending = PendingRequest::Setting { kind: SettingKind::Model, what: format!("model {model}") };
         self.request("session/set_model", &set, pending);
         true
     }

@@ -1,5 +1,6 @@
 //! Appends what an agent says to the log, and reacts to it: summaries change, turns end, sub-agents get chats.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use ahp_types::actions::{ChatResponsePartAction, ChatTurnStartedAction, SessionChatAddedAction, StateAction};
@@ -33,10 +34,14 @@ impl ChatTask {
             self.context.tasks.add_worker(&worker.chat, &self.uri);
         }
         let actions = Arc::new(actions);
-        let seq = match self.write(&actions, 0..actions.len(), bytes).await {
+        let Written { seq, turn } = match self.write(&actions, 0..actions.len(), bytes).await {
             Err(WriteFailure::TooLarge) => self.write_each(&actions, bytes).await?,
             written => written.map_err(|_| TaskStopped)?,
         };
+        if turn == TurnState::Over {
+            // Whoever ended it is told to the task by the log.
+            effects.turn_end = None;
+        }
         if effects.changed_chats.is_empty() {
             return Ok(());
         }
@@ -52,41 +57,87 @@ impl ChatTask {
     }
 
     /// Writes a range of the actions in one transaction.
+    ///
+    /// A client may end the turn while the agent goes on. So the log takes the actions only if nobody else has appended to the chat
+    /// since; if somebody has ended the turn, what the agent says in it is left out.
     async fn write(
-        &self,
+        &mut self,
         actions: &Arc<Vec<Step>>,
-        range: std::ops::Range<usize>,
+        range: Range<usize>,
         bytes: usize,
-    ) -> Result<Seq, WriteFailure> {
-        let (actions, session) = (Arc::clone(actions), Arc::clone(&self.session));
-        let make = move || {
-            let actions = actions.get(range).unwrap_or_default().iter();
-            actions.fold(Transaction::new(), |transaction, action| add(transaction, &session, action))
-        };
-        let transaction = match bytes < BLOCKING_BYTES {
-            true => make(),
-            false => tokio::task::spawn_blocking(make).await.map_err(|_| WriteFailure::Stopped)?,
-        };
-        self.writer.write(transaction).await
+    ) -> Result<Written, WriteFailure> {
+        let is_said = |step: &Step, chat: &str| matches!(step, Step::Act { channel, .. } if **channel == *chat);
+        let steps = actions.get(range.clone()).unwrap_or_default();
+        let (says, says_more) =
+            (steps.iter().any(|step| is_said(step, &self.uri)), steps.iter().any(|step| !is_said(step, &self.uri)));
+        let mut turn = TurnState::Open;
+        loop {
+            if turn == TurnState::Over && !says_more {
+                return Ok(Written { seq: self.chat_end, turn });
+            }
+            let is_conditional = says && turn == TurnState::Open && self.turn.is_some();
+            let (actions, range, session) = (Arc::clone(actions), range.clone(), Arc::clone(&self.session));
+            let (chat, chat_end) = (Arc::clone(&self.uri), self.chat_end);
+            let make = move || {
+                let steps = actions.get(range).unwrap_or_default().iter();
+                let steps = steps.filter(|step| turn == TurnState::Open || !is_said(step, &chat));
+                let transaction = steps.fold(Transaction::new(), |transaction, step| add(transaction, &session, step));
+                if is_conditional { transaction.expect(&chat, chat_end) } else { transaction }
+            };
+            let transaction = match bytes < BLOCKING_BYTES {
+                true => make(),
+                false => tokio::task::spawn_blocking(make).await.map_err(|_| WriteFailure::Stopped)?,
+            };
+            match self.writer.write(transaction).await {
+                Ok(seq) => {
+                    self.chat_end = self.chat_end.max(seq);
+                    return Ok(Written { seq, turn });
+                }
+                Err(WriteFailure::Conflict(last)) => {
+                    self.writer.applied(last).await.map_err(|TaskStopped| WriteFailure::Stopped)?;
+                    self.chat_end = last;
+                    let open = self.turn.clone().unwrap_or_default();
+                    let history = self.history_before(&open).await.map_err(|TaskStopped| WriteFailure::Stopped)?;
+                    turn = if history.is_some() { TurnState::Open } else { TurnState::Over };
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
     }
 
     /// Writes each action in a transaction of its own. One that is too large even so is left out, and the chat says so.
-    async fn write_each(&self, actions: &Arc<Vec<Step>>, bytes: usize) -> Result<Seq, TaskStopped> {
-        let mut last = 0;
+    async fn write_each(&mut self, actions: &Arc<Vec<Step>>, bytes: usize) -> Result<Written, TaskStopped> {
+        let mut last = Written { seq: 0, turn: TurnState::Open };
         for at in 0..actions.len() {
             match self.write(actions, at..at + 1, bytes).await {
-                Ok(seq) => last = seq,
+                Ok(written) => last = written,
                 Err(WriteFailure::TooLarge) => {
                     warn!(chat = %self.uri, bytes, "something that an agent said is too large for the log and left out");
                     let Some(turn) = &self.turn else { continue };
                     let transaction = Transaction::new().action(Arc::clone(&self.uri), &left_out(turn));
-                    last = self.writer.write(transaction).await.map_err(|_| TaskStopped)?;
+                    last.seq = self.writer.write(transaction).await.map_err(|_| TaskStopped)?;
                 }
                 Err(_) => return Err(TaskStopped),
             }
         }
         Ok(last)
     }
+}
+
+/// What became of actions.
+#[derive(Debug, Clone, Copy)]
+struct Written {
+    /// The seq of the last entry.
+    seq: Seq,
+    turn: TurnState,
+}
+
+/// Whether the chat's turn is still open for what the agent says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TurnState {
+    Open,
+    /// A client has ended it, and what the agent said in it was left out.
+    Over,
 }
 
 /// What follows from actions when they are in the log.

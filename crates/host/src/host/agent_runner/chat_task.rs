@@ -19,7 +19,7 @@ use super::pending_messages::{TurnSource, start_agent_turn, start_next_turn};
 use super::task_writer::{StopRequest, TaskStopped, TaskWriter, if_readable};
 use super::{RunnerContext, repair, summaries};
 use crate::agent::{Clock, Command, History, Prompt, Reaction, Step, Translator};
-use crate::log::Entry;
+use crate::log::{Entry, Seq};
 use crate::state::StateError;
 
 /// How long to wait before the state is read again after a failure.
@@ -127,6 +127,8 @@ pub(super) struct ChatTask {
     agent: AgentHandle,
     /// The id of the open turn.
     pub(super) turn: Option<String>,
+    /// The last entry of the chat that this task knows of. What the agent says is appended only after it.
+    pub(super) chat_end: Seq,
     /// The turns that the chat showed before the last one that began.
     history: History,
 }
@@ -138,6 +140,7 @@ impl ChatTask {
             translator: Translator::new(Arc::clone(&session), Arc::clone(&uri)),
             agent: AgentHandle::new(Arc::clone(&uri)),
             turn: None,
+            chat_end: 0,
             history: History::default(),
             context,
             uri,
@@ -171,6 +174,9 @@ impl ChatTask {
         let Some(LoggedAction { action, is_by_client }) = entry_class::read_action(body).await else { return Ok(()) };
         self.writer.applied(seq).await?;
         let is_own = *channel == *self.uri;
+        if is_own {
+            self.chat_end = self.chat_end.max(seq);
+        }
         let has_agent = self.role == ChatRole::Conversation;
         match action {
             // The agent began it, and knows it already.
@@ -233,7 +239,7 @@ impl ChatTask {
     }
 
     /// The turns that the chat shows before this one; `None` if this turn is not open.
-    async fn history_before(&self, turn: &str) -> Result<Option<History>, TaskStopped> {
+    pub(super) async fn history_before(&self, turn: &str) -> Result<Option<History>, TaskStopped> {
         if_readable(self.context.log_writer.state().history_before(&self.uri, turn).await)
     }
 

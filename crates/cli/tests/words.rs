@@ -39,7 +39,8 @@ fn a_host_names_only_the_addresses_that_it_can_listen_on() {
 #[test]
 fn an_option_that_is_none_is_named_with_the_one_that_was_meant() {
     let dir = tempfile::tempdir().unwrap();
-    let want = "unknown option \"capp\" in the address; did you mean cap? allowed are cap, dialect and preset\n";
+    let want =
+        "unknown option \"capp\" in the address; did you mean cap? allowed are cap, dialect, preset and private\n";
     for address in ["ws://127.0.0.1:1?capp=1", "unix:/s?capp=1", "stdio:?capp=1", "exec:?capp=1 true"] {
         for args in [
             vec!["bridge", "--listen", ":0", "--connect", address],

@@ -9,9 +9,10 @@ mod transport;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::dialect::Dialect;
+use crate::dialect::{Dialect, Feedback};
 use crate::listen::Token;
 use crate::preset::Preset;
+use crate::private::PrivateOption;
 
 pub use self::error::AddressError;
 pub use self::size::{Size, SizeError};
@@ -22,7 +23,7 @@ use self::options::Options;
 /// Where a peer is: the transport that leads to it, and what is known about that transport.
 ///
 /// Our own options stand in the query, and are taken out of what the peer sees: `cap=900000`, `dialect=ahp`,
-/// `preset=web-pubsub`. Those of a command stand before it, since it may have question marks of its own.
+/// `preset=web-pubsub`, `private=host.key`. Those of a command stand before it, since it may have question marks of its own.
 ///
 /// A WebSocket's token may follow as `#token=TOKEN`. A fragment is never part of a request, so the token is in no query
 /// and no server's log of requests; it is shown to the peer as `Authorization: Bearer TOKEN`.
@@ -51,6 +52,8 @@ pub struct Address {
     pub preset: Option<&'static Preset>,
     /// The token for a WebSocket server, if it was named.
     pub token: Option<Token>,
+    /// How the link is encrypted from end to end, if it is.
+    pub private: Option<PrivateOption>,
 }
 
 impl Address {
@@ -78,7 +81,12 @@ impl Address {
     /// The options as they were typed: a cap that is the preset's own is not repeated.
     fn options(&self) -> Options {
         let implied = self.preset.map(|preset| preset.cap);
-        Options { dialect: self.dialect, cap: self.cap.filter(|cap| Some(*cap) != implied), preset: self.preset }
+        Options {
+            dialect: self.dialect,
+            cap: self.cap.filter(|cap| Some(*cap) != implied),
+            preset: self.preset,
+            private: self.private.clone(),
+        }
     }
 }
 
@@ -87,8 +95,14 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
         let (transport, options, token) = transport::parse(text)?;
-        let Options { dialect, cap, preset } = options;
-        Ok(Self { transport, dialect, cap: cap.or(preset.map(|preset| preset.cap)), preset, token })
+        let Options { dialect, cap, preset, private } = options;
+        let cap = cap.or(preset.map(|preset| preset.cap));
+        match &transport {
+            Transport::External { scheme, .. } if private.is_some() && scheme.feedback == Feedback::Full => {
+                Err(AddressError::PrivateOn(scheme.name))
+            }
+            _ => Ok(Self { transport, dialect, cap, preset, token, private }),
+        }
     }
 }
 

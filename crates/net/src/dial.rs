@@ -28,6 +28,7 @@ use crate::address::{Address, Transport};
 use crate::external::{Connector, LinkRequest};
 use crate::link::{BoxLink, Exec, ExecConfig, Key, WebSocket, WebSocketConfig, accept_for, stdio, unix};
 use crate::listen::Token;
+use crate::private::{self, PrivateError};
 use crate::tls::ClientTls;
 
 /// Opens links to addresses.
@@ -87,6 +88,17 @@ impl Dialer {
     /// # Errors
     /// No link could be opened; there is one variant per cause.
     pub async fn dial(&self, address: &Address) -> Result<BoxLink, DialError> {
+        let Some(private) = &address.private else { return self.dial_openly(address).await };
+        let code = private.pairing_code().map_err(PrivateError::from)?;
+        let link = self.dial_openly(address).await?;
+        Ok(private::connect(link, &code, self.link.max_frame_bytes).await?)
+    }
+
+    /// Opens a link to this address, and takes no notice of its `private=`: for who makes it private from the side of the host.
+    ///
+    /// # Errors
+    /// As [`dial`](Self::dial).
+    pub async fn dial_openly(&self, address: &Address) -> Result<BoxLink, DialError> {
         match &address.token {
             // A person who pastes an address with a token means that token.
             Some(token) => {

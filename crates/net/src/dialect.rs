@@ -6,6 +6,8 @@ use std::time::Instant;
 use breakbulk_proto::{Account, Counters, Event, Grant, Input, Limits, Machine, Transmit, ahp, cep22, plain, stdio};
 use strum::{Display, EnumString, VariantNames};
 
+use crate::private::{longest_within, sealed_len};
+
 /// A wire form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Display, EnumString, VariantNames)]
 #[strum(serialize_all = "lowercase")]
@@ -57,6 +59,8 @@ pub struct Setup {
     pub charge: ahp::Charge,
     /// What the link tells beside frames (`cep22`).
     pub feedback: Feedback,
+    /// Whether the link is [private](crate::private), so that its frames are longer than what they carry.
+    pub is_private: bool,
 }
 
 impl Setup {
@@ -75,16 +79,26 @@ impl Setup {
             is_capped: false,
             charge: ahp::Charge::default(),
             feedback: Feedback::None,
+            is_private: false,
         }
     }
 
-    /// The longest frame that is accepted. Where messages may come whole, that is the longest message.
+    /// The longest frame that is accepted. Where messages may come whole, that is the longest message; on a private link it is the longest
+    /// whose sealed text is not longer than that, so that no more memory is needed.
     #[must_use]
     pub fn max_frame_bytes(&self) -> u64 {
         match self.dialect {
             Dialect::Ahp | Dialect::Cep22 => self.limits.max_frame_bytes,
+            Dialect::Stdio | Dialect::Plain if self.is_private => longest_within(self.limits.max_message_bytes),
             Dialect::Stdio | Dialect::Plain => self.limits.max_message_bytes,
         }
+    }
+
+    /// The longest frame on the link: the same, sealed if the link is private.
+    #[must_use]
+    pub(crate) fn max_link_frame_bytes(&self) -> u64 {
+        let longest = self.max_frame_bytes();
+        if self.is_private { sealed_len(longest) } else { longest }
     }
 
     /// The name of the setting that limits the frames we accept, for logs.

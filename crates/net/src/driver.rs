@@ -460,6 +460,7 @@ impl<L: Link, M: Machine> Driver<L, M> {
         let reason = match error {
             LinkError::FrameTooLarge(over) => Violation::FrameTooLarge(over).into(),
             LinkError::OverBudget(bytes) => CloseReason::OverBudget(bytes),
+            LinkError::NotAuthentic => Violation::FrameNotAuthentic.into(),
             LinkError::Silent(silence) => CloseReason::Idle(silence),
             _ => CloseReason::Peer { code: ABNORMAL },
         };

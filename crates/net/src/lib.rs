@@ -13,6 +13,7 @@
 //! | accept WebSockets from clients with a token | [`Listener`], [`ListenConfig`] and [`AccessPolicy`] |
 //! | write a peer of your own | [`Setup::machine`] and [`Driver`] on any [`Link`] |
 //! | add a transport with a scheme of its own, such as a relay | [`external`] |
+//! | encrypt a link from end to end | [`private`] |
 //! | write a link of your own | the trait [`Link`]; [`link::Lines`] makes one of any stream of bytes |
 //!
 //! `examples/` has a program for each of the first three. This one is a peer of its own: both ends of a link that takes frames of
@@ -67,6 +68,7 @@ pub mod listen;
 mod log_limit;
 mod memory;
 mod preset;
+pub mod private;
 #[cfg(any(feature = "ahp", feature = "rmcp"))]
 mod pump;
 #[cfg(feature = "rmcp")]

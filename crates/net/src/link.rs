@@ -208,6 +208,9 @@ pub enum LinkError {
     /// A text frame is not UTF-8. The peer is told 1007.
     #[error("a text frame is not UTF-8")]
     NotUtf8,
+    /// A frame of a private link was altered, lost, repeated or moved on its way, or was not sealed with the keys of this link.
+    #[error("a frame of a private link is not what the peer sent")]
+    NotAuthentic,
     /// Nothing came from the peer for this long, not even an answer to a ping.
     #[error("the peer has been silent for {} s", .0.as_secs())]
     Silent(std::time::Duration),

@@ -25,6 +25,7 @@ pub use self::http::{BoxBody, Gate, Granted, Pages, Peer};
 pub use self::token::{Token, TokenError};
 use crate::link::{BoxLink, WebSocket, WebSocketConfig, tune};
 use crate::log_limit::LogLimit;
+use crate::private::{self, HostKey};
 use crate::tls::{Fingerprint, ServerTls, TlsError};
 
 /// How long to wait before accepting again when the system is out of a resource, such as open files.
@@ -48,6 +49,8 @@ pub struct ListenConfig {
     pub paths: Vec<String>,
     /// What answers requests that do not ask for a WebSocket. `None` if they get an error.
     pub pages: Option<Pages>,
+    /// The key of the host, if all links are private. Then clients need its pairing code.
+    pub private: Option<HostKey>,
     /// How long a client may take for the TLS handshake, and then again for its request. 10 s.
     pub handshake_timeout: Duration,
     /// How many connections may be in their handshake, or requesting pages. When one more comes, the oldest of them is dropped: an honest
@@ -69,6 +72,7 @@ impl ListenConfig {
             tls: None,
             paths: Vec::new(),
             pages: None,
+            private: None,
             handshake_timeout: Duration::from_secs(10),
             max_handshakes: 256,
             link: WebSocketConfig::default(),
@@ -157,6 +161,7 @@ impl Listener {
             gate: config.gate,
             paths: config.paths,
             pages: config.pages,
+            private: config.private,
             timeout: config.handshake_timeout,
             is_tls: tls.is_some(),
             log: LogLimit::default(),
@@ -220,6 +225,12 @@ impl Listener {
                 None => plain(stream, peer, &server, &link).await,
                 Some(tls) => secured(stream, peer, &tls, &server, &link).await,
             };
+            let accepted = match (accepted, &server.private) {
+                (Ok(Some(accepted)), Some(key)) => {
+                    Ok(make_private(accepted, key, link.max_frame_bytes, &server.log).await)
+                }
+                (accepted, _) => accepted,
+            };
             if let Err(error) = &accepted
                 && let Some(permit) = server.log.permit("handshake-failed")
             {
@@ -270,6 +281,21 @@ async fn secured(
     let certificate = stream.get_ref().1.peer_certificates().and_then(|all| all.first()).map(certified);
     let upgraded = http::serve(stream, peer, local, server).await?;
     Ok(upgraded.map(|upgraded| accepted(upgraded, peer, certificate, link)))
+}
+
+/// Makes a link private. `None` if the client was refused.
+async fn make_private(accepted: Accepted, key: &HostKey, max_frame_bytes: u64, log: &LogLimit) -> Option<Accepted> {
+    let Accepted { link, peer, principal, target, protocol, extensions } = accepted;
+    match private::accept(link, key, max_frame_bytes).await {
+        Ok(link) => Some(Accepted { link, peer, principal, target, protocol, extensions }),
+        Err(error) => {
+            if let Some(permit) = log.permit(error.name()) {
+                let (reason, left_out) = (error.name(), permit.left_out());
+                tracing::info!(peer = %peer.ip(), reason, left_out, "a client was refused: {error}");
+            }
+            None
+        }
+    }
 }
 
 /// Logs that a client was refused because of its certificate, or because it has none. Other failures of TLS are no refusal.

@@ -350,7 +350,7 @@ pub(crate) const fn is_segmented(dialect: Dialect) -> bool {
 /// The memory that is reserved for segments of a side: two of the longest, because a segment that begins a message
 /// leaves memory for another.
 fn frames_reserve(setup: &Setup) -> u64 {
-    match setup.max_frame_bytes() {
+    match setup.max_link_frame_bytes() {
         longest if is_segmented(setup.dialect) && longest > FREE_FRAME => longest.saturating_mul(2),
         _ => 0,
     }

@@ -6,6 +6,7 @@ use breakbulk_proto::{BudgetConfig, Limits, LimitsConfig, LimitsError};
 
 use crate::address::{Address, Transport};
 use crate::dialect::{Dialect, Feedback, Setup};
+use crate::private::longest_within;
 
 /// An address, and the settings of the machine for it.
 #[derive(Debug, Clone)]
@@ -30,6 +31,7 @@ impl Route {
         };
         let mut limits = limits;
         if let Some(cap) = address.effective_cap() {
+            let cap = if address.private.is_some() { longest_within(cap) } else { cap };
             let max_frame_bytes = cap.min(limits.max_message_bytes);
             let capped = Limits::prove(LimitsConfig { max_frame_bytes, ..*limits }, budget)?;
             // In other dialects whole messages are accepted, whatever the cap for frames that we send. So they are on links whose peers
@@ -39,6 +41,7 @@ impl Route {
         }
         let mut setup = Setup::new(dialect, role, limits);
         setup.feedback = feedback;
+        setup.is_private = address.private.is_some();
         setup.is_capped = address.effective_cap().is_some_and(|cap| cap <= limits.max_message_bytes);
         if !address.transport.carries_frames() {
             setup.framing = Framing::Lines;
@@ -74,6 +77,17 @@ mod tests {
         assert_eq!(plain.setup.framing, Framing::Frames);
         assert_eq!(route("stdio:").unwrap().setup.framing, Framing::Lines);
         assert_eq!(route("stdio:?dialect=stdio&cap=9000").unwrap().max_frame_bytes(), 32 << 20);
+    }
+
+    #[test]
+    fn a_cap_is_one_of_sealed_frames_where_links_are_private() {
+        let private = route("ws://h/?cap=900000&private=host.key").unwrap();
+        assert_eq!(private.max_frame_bytes(), longest_within(900_000));
+        assert!(private.setup.max_link_frame_bytes() <= 900_000);
+        let plain = route("ws://h/?private=host.key").unwrap();
+        assert_eq!(plain.max_frame_bytes(), longest_within(32 << 20));
+        assert!(plain.setup.max_link_frame_bytes() <= 32 << 20);
+        assert_eq!(route("ws://h/?dialect=ahp&private=k").unwrap().max_frame_bytes(), 4 << 20);
     }
 
     #[test]

@@ -63,6 +63,9 @@ pub enum Violation {
     /// More requests of the peer wait for an answer than we allow, which is this many.
     #[error("more than {0} requests wait for an answer")]
     TooManyRequests(u32),
+    /// A frame of a private link is not what the peer sent next.
+    #[error("a frame was altered, lost, repeated or moved on its way, or was not sealed with the keys of this link")]
+    FrameNotAuthentic,
 
     // `ahp`: one segment.
     /// A segment came although we never advertised chunking.
@@ -272,6 +275,7 @@ impl Violation {
                 | Self::DuplicateKey(_)
                 | Self::MessageNotJsonRpc
                 | Self::TooManyRequests(_)
+                | Self::FrameNotAuthentic
                 | Self::LineTooLong(_)
                 | Self::BadLine { .. }
         )
@@ -594,6 +598,7 @@ mod tests {
     #[test]
     fn names_are_short_and_say_whose_they_are() {
         assert_eq!(Violation::FrameNotUtf8.name(), "frame-not-utf8");
+        assert_eq!(Violation::FrameNotAuthentic.name(), "frame-not-authentic");
         assert_eq!(Violation::MessageNotJsonRpc.name(), "message-not-json-rpc");
         assert_eq!(SendError::TooLarge(Over { size: 1, limit: 0 }).name(), "send-too-large");
         assert_eq!(CloseReason::CapShrank.name(), "close-cap-shrank");

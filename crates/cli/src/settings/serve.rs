@@ -406,12 +406,12 @@ mod tests {
             (
                 "listen = 'ws://127.0.0.1:0?capp=1'",
                 "listen (file b.toml:1) is invalid: unknown option \"capp\" in the address; did you mean cap? allowed are \
-                 cap, dialect and preset",
+                 cap, dialect, preset and private",
             ),
             (
                 "listen = 'ws://127.0.0.1:0?x=1'",
                 "listen is \"ws://127.0.0.1:0/?x=1\" (file b.toml:1): unknown option \"x\" in the address; allowed are cap, \
-                 dialect and preset",
+                 dialect, preset and private",
             ),
             (
                 "memory = '40MiB'",

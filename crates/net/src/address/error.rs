@@ -4,6 +4,7 @@ use thiserror::Error;
 
 use super::size::SizeError;
 use crate::listen::TokenError;
+use crate::private::CodeError;
 
 /// Why a text is no address. Each message is one line that names the part that is wrong, and what is allowed; what might
 /// be a secret is never repeated.
@@ -69,7 +70,7 @@ pub enum AddressError {
     OpenQuote,
     /// An option that is not ours.
     #[error(
-        "unknown option {name:?} in the address; {}allowed are cap, dialect and preset",
+        "unknown option {name:?} in the address; {}allowed are cap, dialect, preset and private",
         likely.map(|likely| format!("did you mean {likely}? ")).unwrap_or_default()
     )]
     UnknownOption {
@@ -81,6 +82,15 @@ pub enum AddressError {
     /// An option that is there twice.
     #[error("the option {0:?} is given twice")]
     RepeatedOption(&'static str),
+    /// `private=` without anything.
+    #[error("private= needs a file, or the pairing code that the host prints")]
+    PrivateOfNothing,
+    /// What follows `private=` is meant as a pairing code, and is none.
+    #[error("private=: {0}")]
+    Private(CodeError),
+    /// A transport on which frames may be lost or overtake each other.
+    #[error("private= is not for {0}: addresses, whose frames may overtake each other; it has encryption of its own")]
+    PrivateOn(&'static str),
     /// A cap that is no size.
     #[error("cap={text:?}: {error}")]
     Cap {

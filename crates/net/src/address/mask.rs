@@ -51,12 +51,16 @@ pub(super) fn settings(text: &str) -> String {
 
 /// An option as it stands in a query, with its value masked if it is a secret.
 pub(super) fn option(name: &str, value: &str) -> String {
-    let escaped = |text: &str| utf8_percent_encode(text, OPTION).to_string();
     match value {
         "" => escaped(name),
         _ if is_secret(name) => format!("{}={MASK}", escaped(name)),
         value => format!("{}={}", escaped(name), escaped(value)),
     }
+}
+
+/// A text as it stands in an option.
+pub(super) fn escaped(text: &str) -> String {
+    utf8_percent_encode(text, OPTION).to_string()
 }
 
 /// Characters that are escaped in the name or the value of an option.

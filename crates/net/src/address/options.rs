@@ -2,10 +2,14 @@
 
 use std::fmt;
 
+use percent_encoding::percent_decode_str;
+
 use super::error::AddressError;
+use super::mask;
 use super::size::Size;
 use crate::dialect::Dialect;
 use crate::preset::Preset;
+use crate::private::{PairingCode, PrivateOption};
 
 /// The options that an address names. Displayed as parameters, joined by `&`.
 #[derive(Debug, Default)]
@@ -13,6 +17,7 @@ pub(super) struct Options {
     pub(super) dialect: Option<Dialect>,
     pub(super) cap: Option<u64>,
     pub(super) preset: Option<&'static Preset>,
+    pub(super) private: Option<PrivateOption>,
 }
 
 impl Options {
@@ -28,7 +33,8 @@ impl Options {
         Ok(options)
     }
 
-    /// Takes a parameter if it is one of ours. Names and values are compared as they are, without any unescaping.
+    /// Takes a parameter if it is one of ours. Names and values are compared as they are, without any unescaping, except that the path in
+    /// `private=` may have escapes.
     pub(super) fn take(&mut self, part: &str) -> Result<bool, AddressError> {
         let (name, value) = part.split_once('=').unwrap_or((part, ""));
         match name {
@@ -44,6 +50,17 @@ impl Options {
                 let preset = Preset::find(value).ok_or_else(|| AddressError::Preset(value.to_owned()))?;
                 once(&mut self.preset, preset, "preset")?;
             }
+            "private" => {
+                let text = percent_decode_str(value).decode_utf8_lossy();
+                let private = match &*text {
+                    "" => return Err(AddressError::PrivateOfNothing),
+                    text if PairingCode::is_meant(text) => {
+                        PrivateOption::Code(text.parse().map_err(AddressError::Private)?)
+                    }
+                    text => PrivateOption::File(text.into()),
+                };
+                once(&mut self.private, private, "private")?;
+            }
             _ => return Ok(false),
         }
         Ok(true)
@@ -51,7 +68,7 @@ impl Options {
 
     /// Whether nothing was named.
     pub(super) const fn is_empty(&self) -> bool {
-        self.dialect.is_none() && self.cap.is_none() && self.preset.is_none()
+        self.dialect.is_none() && self.cap.is_none() && self.preset.is_none() && self.private.is_none()
     }
 }
 
@@ -66,8 +83,13 @@ impl fmt::Display for Options {
             write!(f, "{between}cap={cap}")?;
             between = "&";
         }
-        match self.dialect {
-            Some(dialect) => write!(f, "{between}dialect={dialect}"),
+        if let Some(dialect) = self.dialect {
+            write!(f, "{between}dialect={dialect}")?;
+            between = "&";
+        }
+        match &self.private {
+            Some(PrivateOption::Code(_)) => write!(f, "{between}private={}", mask::MASK),
+            Some(PrivateOption::File(path)) => write!(f, "{between}private={}", mask::escaped(&path.to_string_lossy())),
             None => Ok(()),
         }
     }
@@ -92,7 +114,7 @@ pub(super) fn likely(name: &str) -> Option<&'static str> {
             _ => false,
         }
     };
-    ["cap", "dialect", "preset"].into_iter().find(|option| is_meant(option))
+    ["cap", "dialect", "preset", "private"].into_iter().find(|option| is_meant(option))
 }
 
 /// All names, for an error that says what is allowed.

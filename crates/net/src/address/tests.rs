@@ -217,8 +217,9 @@ prop_compose! {
         preset in prop::option::of(0..Preset::ALL.len()),
         cap in prop::option::of(1..=u64::MAX),
         dialect in prop::option::of(prop::sample::select(vec![Dialect::Ahp, Dialect::Cep22, Dialect::Stdio, Dialect::Plain])),
+        private in prop::option::of("[ -~é\t]{1,12}".prop_map(|path| PrivateOption::File(path.into()))),
     ) -> Options {
-        Options { preset: preset.map(|at| &Preset::ALL[at]), cap, dialect }
+        Options { preset: preset.map(|at| &Preset::ALL[at]), cap, dialect, private }
     }
 }
 
@@ -243,7 +244,7 @@ fn transport() -> impl Strategy<Value = Transport> {
 /// Whether something is hidden when it is shown, or is one of our own options.
 fn is_plain(transport: &Transport) -> bool {
     let shown = format!("{transport:?}");
-    let own = ["cap", "dialect", "preset"];
+    let own = ["cap", "dialect", "preset", "private"];
     !shown.contains('…')
         && !matches!(transport, Transport::WebSocket { target, .. } if target.split(['?', '&']).any(|part| own.iter().any(|name| part.split('=').next() == Some(name))))
 }
@@ -251,8 +252,9 @@ fn is_plain(transport: &Transport) -> bool {
 proptest! {
     #[test]
     fn what_is_shown_parses_back(transport in transport().prop_filter("plain", is_plain), options in our_options()) {
-        let Options { dialect, cap, preset } = options;
-        let address = Address { transport, dialect, cap: cap.or(preset.map(|preset| preset.cap)), preset, token: None };
+        let Options { dialect, cap, preset, private } = options;
+        let cap = cap.or(preset.map(|preset| preset.cap));
+        let address = Address { transport, dialect, cap, preset, token: None, private };
         let shown = address.to_string();
         prop_assert_eq!(shown.parse::<Address>(), Ok(address), "{}", shown);
     }
@@ -276,4 +278,38 @@ fn a_way_knows_what_it_is() {
     assert_eq!(facts("unix:/tmp/socket"), [false, false, false, false]);
     assert_eq!(facts("stdio:"), [false, false, true, true]);
     assert_eq!(facts("exec:cat"), [false, false, false, true]);
+}
+
+#[test]
+fn private_names_a_file_or_a_pairing_code_which_is_shown_nowhere() {
+    use crate::private::{CodeError, HostKey, PrivateOption};
+    let code = HostKey::generate().unwrap().pairing_code();
+    let file = |path: &str| Some(PrivateOption::File(path.into()));
+    for (text, private) in [
+        ("ws://h/p?a=1&private=host.key&b=2", file("host.key")),
+        ("wss://h?private=/a%20b/%26.key", file("/a b/&.key")),
+        ("unix:/s?private=k", file("k")),
+        ("stdio:?private=k", file("k")),
+        ("exec:?private=k my-server", file("k")),
+        ("webpubsub:x?hub=h&private=k", file("k")),
+        ("ws://h", None),
+    ] {
+        let address = parse(text);
+        assert_eq!(address.private, private, "{text}");
+        assert_eq!(parse(&address.to_string()).private, private, "{text}");
+    }
+    assert_eq!(target("ws://h/p?a=1&private=host.key&b=2"), "/p?a=1&b=2");
+    let secret = parse(&format!("ws://h?private={}", code.reveal()));
+    assert_eq!(secret.private, Some(PrivateOption::Code(code.clone())));
+    assert_eq!(secret.to_string(), "ws://h/?private=…");
+    assert!(!format!("{secret:?}").contains(&code.reveal()[8..20]));
+    for (text, error) in [
+        ("ws://h?private=".to_owned(), AddressError::PrivateOfNothing),
+        ("ws://h?private=a&private=b".to_owned(), AddressError::RepeatedOption("private")),
+        (format!("ws://h?private={}x", code.reveal()), AddressError::Private(CodeError::Mistyped)),
+        ("ws://h?private=key1-x".to_owned(), AddressError::Private(CodeError::HostKey)),
+        ("nostr:wss://r?key=k&private=k".to_owned(), AddressError::PrivateOn("nostr")),
+    ] {
+        assert_eq!(text.parse::<Address>().unwrap_err(), error, "{text}");
+    }
 }

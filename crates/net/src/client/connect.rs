@@ -74,6 +74,7 @@ impl From<DialError> for ConnectError {
             // Without a hint, the connection may just have been cut off.
             DialError::Tls { hint, .. } => !hint.is_empty(),
             DialError::TlsSetup(_) | DialError::Header(_) | DialError::Target | DialError::ProxyInvalid { .. } => true,
+            DialError::Private(error) => error.is_final(),
             _ => false,
         };
         if is_final { Self::never(error) } else { Self::again(error) }

@@ -9,6 +9,7 @@ use rustls::{AlertDescription, CertificateError};
 use thiserror::Error;
 
 use crate::link::ExecError;
+use crate::private::PrivateError;
 use crate::tls::TlsError;
 
 /// Why a link could not be made. Carries no secrets: no header values, no query.
@@ -133,6 +134,9 @@ pub enum DialError {
     /// The host or the path is not allowed in a request.
     #[error("the host or the path of the address is not allowed in a request")]
     Target,
+    /// The link was opened, and could not be made private.
+    #[error(transparent)]
+    Private(#[from] PrivateError),
     /// The system gave no random bytes.
     #[error("the system gave no random bytes: {0}")]
     Random(getrandom::Error),

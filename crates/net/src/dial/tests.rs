@@ -19,7 +19,7 @@ const CAP: u64 = 65_536;
 
 fn address(tls: bool, host: &str, port: u16) -> Address {
     let transport = Transport::WebSocket { tls, host: host.into(), port, target: "/path?x=1".into() };
-    Address { transport, dialect: None, cap: Some(CAP), preset: None, token: None }
+    Address { transport, dialect: None, cap: Some(CAP), preset: None, token: None, private: None }
 }
 
 fn dialer() -> Dialer {

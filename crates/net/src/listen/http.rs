@@ -22,6 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use super::access::{AccessError, AccessPolicy, RequestContext, target_without_token};
 use crate::link::accept_for;
 use crate::log_limit::LogLimit;
+use crate::private::HostKey;
 
 /// The longest request head that is read: enough for cookies and a token.
 const MAX_HEAD_BYTES: usize = 16 << 10;
@@ -100,6 +101,8 @@ pub(super) struct HttpServer {
     pub(super) gate: Option<Gate>,
     pub(super) paths: Vec<String>,
     pub(super) pages: Option<Pages>,
+    /// The key of the host, if links are private.
+    pub(super) private: Option<HostKey>,
     pub(super) timeout: Duration,
     pub(super) is_tls: bool,
     /// Clients that are refused can try as often as they like, so what they cause is logged with a limit.

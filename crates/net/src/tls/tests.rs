@@ -54,7 +54,7 @@ async fn meet(client: ClientTls, server: ServerTls) -> Result<(BoxLink, Accepted
         port: listener.local_address().port(),
         target: "/".into(),
     };
-    let address = Address { transport, dialect: None, cap: None, preset: None, token: None };
+    let address = Address { transport, dialect: None, cap: None, preset: None, token: None, private: None };
     let dialer = Dialer { tls: client, proxy: ProxyChoice::Never, timeout: SOON, ..Dialer::default() };
     let accepting = tokio::spawn(async move { listener.accept().await });
     let link = dialer.dial(&address).await.inspect_err(|_| accepting.abort())?;
@@ -135,7 +135,12 @@ async fn a_client_that_stalls_in_its_tls_holds_up_nobody_and_is_dropped() {
     let mut stalled = tokio::net::TcpStream::connect(at).await.unwrap();
     let transport = Transport::WebSocket { tls: true, host: "localhost".into(), port: at.port(), target: "/".into() };
     let dialer = Dialer { tls: trusting(trust), proxy: ProxyChoice::Never, timeout: SOON, ..Dialer::default() };
-    assert!(dialer.dial(&Address { transport, dialect: None, cap: None, preset: None, token: None }).await.is_ok());
+    assert!(
+        dialer
+            .dial(&Address { transport, dialect: None, cap: None, preset: None, token: None, private: None })
+            .await
+            .is_ok()
+    );
     let end = tokio::time::timeout(SOON, tokio::io::AsyncReadExt::read(&mut stalled, &mut [0])).await;
     assert!(matches!(end.expect("it is dropped"), Ok(0) | Err(_)));
 }
@@ -149,7 +154,7 @@ async fn a_server_without_tls_is_found_out() {
     let transport = Transport::WebSocket { tls: true, host: "127.0.0.1".into(), port, target: "/".into() };
     let dialer = Dialer { proxy: ProxyChoice::Never, timeout: SOON, ..Dialer::default() };
     let error = dialer
-        .dial(&Address { transport, dialect: None, cap: None, preset: None, token: None })
+        .dial(&Address { transport, dialect: None, cap: None, preset: None, token: None, private: None })
         .await
         .map(|_| ())
         .unwrap_err();

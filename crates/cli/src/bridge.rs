@@ -14,6 +14,7 @@ use self::pages::BridgePages;
 use crate::failure::Error;
 use crate::log;
 use crate::open;
+use crate::pairing::Pairing;
 use crate::runtime;
 use crate::settings::{BridgeSettings, Configuration, SettingError, Settings, check_files};
 use crate::shutdown;
@@ -120,6 +121,8 @@ pub(crate) struct Bridge {
     is_single: bool,
     /// What a person must know to connect.
     notes: Vec<String>,
+    /// The pairing code of clients, if their links are private.
+    pairing: Option<Pairing>,
 }
 
 impl Bridge {
@@ -139,17 +142,20 @@ impl Bridge {
         let gateway = Arc::new(gateway.with_drain_timeout(shutdown_timeout).with_max_clients(max_connections));
         let upstream = open::upstream(&connect, &link, keep)?;
         let pages = BridgePages(Arc::clone(&gateway));
-        let (downstream, notes) = open::downstream(&listen, &access, &link, pages).await?;
+        let (downstream, notes, pairing) = open::downstream(&listen, &access, &link, pages).await?;
         if keep && !matches!(connect.address.transport, Transport::Exec(_)) {
             tracing::warn!("--keep has no effect here: only the command of an exec: address can outlive a connection");
         }
-        Ok(Self { gateway, downstream, upstream, is_single: listen.address.transport.is_single(), notes })
+        Ok(Self { gateway, downstream, upstream, is_single: listen.address.transport.is_single(), notes, pairing })
     }
 
     /// Prints the address to which clients connect.
     pub(crate) fn say_where(&self, name: Option<&str>) {
         for note in &self.notes {
             log::say(Level::INFO, &name.map_or_else(|| note.clone(), |name| format!("bridge {name}: {note}")));
+        }
+        if let Some(pairing) = &self.pairing {
+            pairing.say();
         }
     }
 

@@ -1,14 +1,17 @@
-//! Chooses the crate that provides the links of an address, by its scheme.
+//! Chooses what provides the links of an address, by its scheme, and makes those of peers that come in private.
 
 use std::sync::Arc;
 
 use breakbulk::external::{Acceptor, Connector, Scheme};
+use breakbulk::link::unix;
+use breakbulk::private::PrivateAcceptor;
 use breakbulk::{Route, Transport};
 use breakbulk_nostr::{NostrAcceptor, NostrAddress, NostrConnector, NostrError};
 use breakbulk_webpubsub::link::{WebPubSubAcceptor, WebPubSubAddress, WebPubSubConnector};
 
 use crate::failure::Error;
 use crate::open;
+use crate::pairing::{self, Pairing};
 use crate::settings::LinkSettings;
 
 /// Returns the connector that dials the address of a route, if a crate other than the network library provides its
@@ -29,9 +32,34 @@ pub(crate) fn connector(route: &Route, link: &LinkSettings) -> Result<Option<Arc
     }
 }
 
-/// Returns the acceptor of peers at the address of a route, and what a person has to know to connect.
-pub(crate) async fn acceptor(route: &Route, link: &LinkSettings) -> Result<(Box<dyn Acceptor>, Vec<String>), Error> {
-    let Transport::External { scheme, target, options } = &route.address.transport else { return Err(Error::Bug) };
+/// An acceptor, and what a person has to know to connect.
+pub(crate) type Accepting = (Box<dyn Acceptor>, Vec<String>, Option<Pairing>);
+
+/// Returns the acceptor of peers at the address of a route. Their links are private if the address says so.
+pub(crate) async fn acceptor(route: &Route, link: &LinkSettings) -> Result<Accepting, Error> {
+    // First, because a key file that cannot be used is reported before anything is opened.
+    let key = pairing::host_key(route)?;
+    let (peers, notes) = open_acceptor(route, link).await?;
+    Ok(match key {
+        None => (peers, notes, None),
+        Some((key, pairing)) => {
+            let private = PrivateAcceptor::new(peers, key, route.max_frame_bytes());
+            (Box::new(private), notes, Some(pairing))
+        }
+    })
+}
+
+async fn open_acceptor(route: &Route, link: &LinkSettings) -> Result<(Box<dyn Acceptor>, Vec<String>), Error> {
+    let (scheme, target, options) = match &route.address.transport {
+        Transport::External { scheme, target, options } => (scheme, target, options),
+        Transport::Unix(path) => {
+            let cannot = |error| Error::Listen(format!("cannot listen on {}: {error}", path.display()));
+            let listener = unix::Listener::bind(path).await.map_err(cannot)?;
+            let peers = unix::Peers::new(listener, route.address.cap.unwrap_or(u64::MAX), route.max_frame_bytes());
+            return Ok((Box::new(peers), vec![format!("listening on unix:{}", path.display())]));
+        }
+        _ => return Err(Error::Bug),
+    };
     match scheme.name {
         "nostr" => {
             let address = NostrAddress::parse(target, options).map_err(|error| nostr_error(&error.into()))?;

@@ -17,6 +17,7 @@ mod manual;
 mod open;
 mod page;
 mod pages;
+mod pairing;
 mod plan;
 mod presets;
 mod relay;

@@ -4,14 +4,15 @@ use std::net::SocketAddr;
 
 use breakbulk::dial::ProxyChoice;
 use breakbulk::gateway::{Downstream, Endpoint, Upstream};
-use breakbulk::link::{Child, ExecConfig, Keepalive, WebSocketConfig, unix};
+use breakbulk::link::{Child, ExecConfig, Keepalive, WebSocketConfig};
 use breakbulk::tls::{self, ClientTls, ServerTls};
-use breakbulk::{AccessPolicy, Dialer, ListenConfig, Listener, Route, Token, Transport};
+use breakbulk::{AccessPolicy, Dialer, ListenConfig, Listener, Route, Token, Transport, private};
 use breakbulk_proto::Capacity;
 
 use crate::external;
 use crate::failure::Error;
 use crate::pages::{self, Subject};
+use crate::pairing::{self, Pairing};
 use crate::settings::{self, Certificate, ClientAuth, LinkSettings, Proxy, Roots, Trust};
 
 /// The dialer for a route.
@@ -38,6 +39,10 @@ pub(crate) fn socket_dialer(route: &Route, link: &LinkSettings) -> Dialer {
 pub(crate) fn upstream(route: &Route, link: &LinkSettings, keep: bool) -> Result<Upstream, Error> {
     let mut upstream = Upstream::new(dialer(route, link)?, route.address.clone());
     if let (true, Transport::Exec(command)) = (keep, &route.address.transport) {
+        if route.address.private.is_some() {
+            let why = "--keep cannot be used with private=: each client needs a handshake with a process of its own";
+            return Err(Error::Arguments(why.to_owned()));
+        }
         let capacity = Capacity::of(route.address.cap.unwrap_or(u64::MAX));
         let config = ExecConfig::new(command.clone(), capacity, route.max_frame_bytes());
         upstream.kept = Some(Child::spawn(&config).map_err(|error| Error::Dial(error.into()))?);
@@ -51,37 +56,41 @@ pub(crate) async fn downstream(
     access: &settings::Access,
     link: &LinkSettings,
     pages: impl Subject,
-) -> Result<(Downstream, Vec<String>), Error> {
+) -> Result<(Downstream, Vec<String>, Option<Pairing>), Error> {
     match &route.address.transport {
         Transport::WebSocket { host, port, target, .. } => {
             let place = (host.as_str(), *port);
             // An address without a path accepts every path.
             let path = Some(target.as_str()).filter(|path| *path != "/");
+            let (key, pairing) = pairing::host_key(route)?.unzip();
             let more = |config: &mut ListenConfig| {
+                config.private = key;
                 config.paths.extend(path.map(str::to_owned));
                 config.pages = Some(pages::all(pages, config.paths.clone()));
             };
             let (listener, admission) = listener(place, access, web_socket(route, link), more).await?;
             let (scheme, path) = (admission.scheme, path.unwrap_or_default());
             let notes = admission.notes(&format!("{scheme}://{}{path}", listener.local_address()));
-            Ok((Downstream::WebSocket(Box::new(listener)), notes))
+            Ok((Downstream::WebSocket(Box::new(listener)), notes, pairing))
         }
-        Transport::Unix(path) => {
-            let cannot = |error| Error::Listen(format!("cannot listen on {}: {error}", path.display()));
-            let listener = unix::UnixSocketListener::bind(path).await.map_err(cannot)?;
-            let (cap, max_frame_bytes) = (route.address.cap.unwrap_or(u64::MAX), route.max_frame_bytes());
-            let notes = vec![format!("listening on unix:{}", path.display())];
-            Ok((Downstream::Unix { listener, cap, max_frame_bytes }, notes))
-        }
-        Transport::External { .. } => {
-            let (acceptor, notes) = external::acceptor(route, link).await?;
-            Ok((Downstream::External(acceptor), notes))
+        Transport::External { .. } | Transport::Unix(_) => {
+            let (acceptor, notes, pairing) = external::acceptor(route, link).await?;
+            Ok((Downstream::External(acceptor), notes, pairing))
         }
         _ => {
-            let link = dialer(route, link)?.dial(&route.address).await.map_err(Error::Dial)?;
+            let key = pairing::host_key(route)?;
+            if let Some((_, pairing)) = &key {
+                // Before the handshake, for which somebody needs it.
+                pairing.say();
+            }
+            let mut link = dialer(route, link)?.dial_openly(&route.address).await.map_err(Error::Dial)?;
+            if let Some((key, _)) = &key {
+                let accepted = private::accept(link, key, route.max_frame_bytes()).await;
+                link = accepted.map_err(|error| Error::Dial(error.into()))?;
+            }
             let is_stdio = route.address.transport.is_stdio();
             let name = if is_stdio { "standard input".to_owned() } else { route.address.to_string() };
-            Ok((Downstream::Once(Some(Endpoint::new(link, name))), Vec::new()))
+            Ok((Downstream::Once(Some(Endpoint::new(link, name))), Vec::new(), None))
         }
     }
 }

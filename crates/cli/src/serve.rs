@@ -35,6 +35,7 @@ use crate::log::say;
 use crate::open::{self, Admission};
 use crate::page;
 use crate::pages::{self, Health as Condition, Subject};
+use crate::pairing::{self, Pairing};
 use crate::runtime;
 use crate::settings::{AgentSettings, HostLimits, PATH, ServeSettings, V2_PATH};
 use crate::shutdown;
@@ -82,6 +83,8 @@ struct Server {
     listener: Listener,
     /// Relays through which clients come.
     relays: Vec<Box<dyn Acceptor>>,
+    /// The pairing codes of private addresses, each once.
+    pairings: Vec<Pairing>,
     admission: Admission,
     clients: JoinSet<()>,
     turned_away: JoinSet<()>,
@@ -118,20 +121,25 @@ impl Server {
         let host = begun.map_err(|error| Error::Host(format!("the host cannot start: {error}")))?;
         let paths = vec![PATH.to_owned(), V2_PATH.to_owned()];
         let pages = pages::all(host.clone(), paths.clone());
-        let listening = open::listener((&name, port), &access, open::web_socket(&route, &link), |config| {
-            (config.paths, config.pages) = (paths, Some(pages));
-        });
         let opened = async {
+            let (key, pairing) = pairing::host_key(&route)?.unzip();
+            let listening = open::listener((&name, port), &access, open::web_socket(&route, &link), |config| {
+                (config.paths, config.pages, config.private) = (paths, Some(pages), key);
+            });
             let (listener, admission) = listening.await?;
             let mut relays = Vec::new();
+            let mut pairings = Vec::from_iter(pairing);
             for route in &via {
-                let (acceptor, notes) = external::acceptor(route, &link).await?;
+                let (acceptor, notes, pairing) = external::acceptor(route, &link).await?;
                 notes.iter().for_each(|note| info!("{note}"));
                 relays.push(acceptor);
+                let is_known = |pairing: &Pairing| pairings.iter().any(|known: &Pairing| known.code == pairing.code);
+                let pairing = pairing.filter(|pairing| !is_known(pairing));
+                pairings.extend(pairing);
             }
-            Ok((listener, admission, relays))
+            Ok((listener, admission, relays, pairings))
         };
-        let (listener, admission, relays) = match opened.await {
+        let (listener, admission, relays, pairings) = match opened.await {
             Ok(opened) => opened,
             Err(error) => {
                 host.stop().await;
@@ -153,6 +161,7 @@ impl Server {
             host,
             listener,
             relays,
+            pairings,
             admission,
             clients,
             turned_away,
@@ -175,7 +184,11 @@ impl Server {
                 let v2 = with_token.as_ref().unwrap_or(&address).replacen(PATH, V2_PATH, 1);
                 let page = page_address(scheme, listening, token);
                 let ahp = with_token.as_ref().unwrap_or(&address);
-                let ready = serde_json::json!({ "ahp": ahp, "page": page, "v2": v2, "token": token });
+                let mut ready = serde_json::json!({ "ahp": ahp, "page": page, "v2": v2, "token": token });
+                if !self.pairings.is_empty() {
+                    let codes: Vec<String> = self.pairings.iter().map(|pairing| pairing.code.reveal()).collect();
+                    ready["pairingCodes"] = codes.into();
+                }
                 let mut out = io::stdout().lock();
                 writeln!(out, "{ready}").and_then(|()| out.flush()).map_err(Error::Output)?;
             }
@@ -187,6 +200,7 @@ impl Server {
                 for note in self.admission.notes(&address) {
                     say(Level::INFO, &note);
                 }
+                self.pairings.iter().for_each(Pairing::say);
             }
         }
         Ok(())

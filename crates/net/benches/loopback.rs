@@ -40,8 +40,9 @@ type Part = (&'static str, &'static str, fn());
 /// Rounds over a slow link, each of which takes ten seconds.
 const SLOW_ROUNDS: usize = 3;
 
-const PARTS: [Part; 5] = [
+const PARTS: [Part; 6] = [
     ("plain", "Over loopback WebSockets, beside one plain frame", in_one_frame),
+    ("private", "On private links, beside open ones", private),
     ("pair", "Through a bridge pair", bridge),
     ("others", "Beside what people use today", against_others),
     ("small", "A small message while 32 MB move", small),
@@ -62,6 +63,26 @@ fn in_one_frame() {
     against_plain("10 MB", corpus::LEN, 900_000, (1.2, Some(1.4)));
     against_plain("10 MB", corpus::LEN, 65_536, (1.6, None));
     against_plain("32 MB", BULK, 900_000, (1.15, None));
+}
+
+/// One message in segments between ends that encrypt every frame, over the same between ends that do not. The cap is one of frames on the
+/// link, so that both have frames of one length.
+fn private() {
+    const CAP: u64 = 900_000;
+    let text = corpus::agent(BULK);
+    for (threads, ends) in [(1, "one thread for both ends"), (2, "a thread for each end")] {
+        let times = in_runtimes(threads, |runtime| {
+            let mut private = runtime.block_on(Wire::private(Role::Client, CAP));
+            let mut open = runtime.block_on(Wire::new(Dialect::Ahp, Role::Client, CAP, straight));
+            race([&mut || carry(runtime, &mut private, &text), &mut || carry(runtime, &mut open, &text)])
+        });
+        let ratio = median(&times, |[private, open]| private.wall / open.wall);
+        let measure = format!("32 MB at {CAP}, private, {ends}: wall time over open links");
+        match threads {
+            2 => table::row(&measure, ratio, ..=1.5),
+            _ => table::row(&measure, ratio, ..),
+        }
+    }
 }
 
 fn small() {

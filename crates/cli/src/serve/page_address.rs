@@ -5,10 +5,8 @@ use std::io::{self, IsTerminal, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 
-use qrcode::QrCode;
-use qrcode::render::unicode::Dense1x2;
-
 use crate::open::escaped;
+use crate::pairing;
 
 /// The file that leads a browser to the page.
 const REDIRECT: &str = "open.html";
@@ -25,12 +23,7 @@ pub(super) fn print_qr_code(address: &str, listening: SocketAddr) {
     if listening.ip().is_loopback() || !io::stderr().is_terminal() {
         return;
     }
-    // An address that is too long for a code has been printed as text.
-    if let Ok(code) = QrCode::new(address) {
-        let code = code.render::<Dense1x2>().dark_color(Dense1x2::Light).light_color(Dense1x2::Dark).build();
-        // If this fails, nobody reads standard error.
-        let _ = writeln!(io::stderr(), "{code}");
-    }
+    pairing::print_qr_code(address);
 }
 
 /// A file with the address, which only this user can read. It is removed when this is dropped.

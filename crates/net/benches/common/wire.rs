@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use breakbulk::gateway::{Endpoint, Gateway};
 use breakbulk::link::{WebSocket, WebSocketConfig, tune};
+use breakbulk::private::{self, HostKey, longest_within};
 use breakbulk::{AnyMachine, Dialect, Driver, Link, Setup};
 use breakbulk_proto::ahp::{Chunking, Role};
 use breakbulk_proto::plain::Check;
@@ -77,6 +78,22 @@ impl Wire {
         Self {
             from: Peer::new(sending, machine(dialect, role, cap)),
             to: Peer::new(receiving, machine(dialect, other, cap)),
+        }
+    }
+
+    /// A wire in segments on a private link, with sealed frames of at most `cap`. `role` sends.
+    pub(crate) async fn private(role: Role, cap: u64) -> Self {
+        let (sending, receiving) = sockets(cap, straight).await;
+        let (key, longest) = (HostKey::generate().expect("random bytes"), longest_within(cap));
+        let code = key.pairing_code();
+        let (sending, receiving) = tokio::join!(
+            private::connect(Box::new(sending), &code, longest),
+            private::accept(Box::new(receiving), &key, longest)
+        );
+        let other = if role == Role::Client { Role::Server } else { Role::Client };
+        Self {
+            from: Peer::new(sending.expect("a private link"), machine(Dialect::Ahp, role, longest)),
+            to: Peer::new(receiving.expect("a private link"), machine(Dialect::Ahp, other, longest)),
         }
     }
 

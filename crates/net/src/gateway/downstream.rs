@@ -1,33 +1,20 @@
 //! Where the clients of a gateway come from: a listener of any sort, or one link that is there already.
 
-use breakbulk_proto::Capacity;
 use http::HeaderValue;
 
 use super::Endpoint;
 use crate::external::{Acceptor, ExternalPeer};
-use crate::link::unix;
 use crate::listen::{Accepted, Listener};
 
 /// The principal of all clients that had to prove nothing: they share one quota.
 const ANYONE: &str = "anyone";
-/// How long to wait after the system could not accept a client, for example because of too many open files.
-const ACCEPT_RETRY: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// Where the clients of a gateway come from.
 #[non_exhaustive]
 pub enum Downstream {
     /// By WebSocket.
     WebSocket(Box<Listener>),
-    /// By Unix socket.
-    Unix {
-        /// What listens.
-        listener: unix::UnixSocketListener,
-        /// The longest frame that clients take.
-        cap: u64,
-        /// The longest frame that we take.
-        max_frame_bytes: u64,
-    },
-    /// By a transport that another crate provides.
+    /// By Unix socket ([`unix::Peers`](crate::link::unix::Peers)), or by a transport that another crate provides.
     External(Box<dyn Acceptor>),
     /// One client, who is there already.
     Once(Option<Endpoint>),
@@ -61,13 +48,6 @@ impl Downstream {
                 };
                 Some(NewClient { protocol, ..client })
             }
-            Self::Unix { listener, cap, max_frame_bytes } => loop {
-                match listener.accept(Capacity::of(*cap), *max_frame_bytes).await {
-                    Ok(link) => return Some(NewClient::new(Endpoint::new(link, "unix"), ANYONE)),
-                    Err(error) => tracing::warn!("a client could not be accepted: {error}"),
-                }
-                tokio::time::sleep(ACCEPT_RETRY).await;
-            },
             Self::External(acceptor) => {
                 let ExternalPeer { link, name, principal } =
                     std::future::poll_fn(|cx| acceptor.poll_accept(cx)).await?;

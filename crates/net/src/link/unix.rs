@@ -3,15 +3,21 @@
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::time::Sleep;
 
 use breakbulk_proto::Capacity;
 
 use super::lines::Lines;
+use crate::external::{Acceptor, ExternalPeer};
 
+/// How long to wait after the system could not accept a client, for example because of too many open files.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// How long we wait for a process that listens on a socket, and is too busy to accept.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 
@@ -80,6 +86,45 @@ impl Drop for UnixSocketListener {
         let is_ours = |file: std::fs::Metadata| (file.dev(), file.ino()) == self.file;
         if std::fs::symlink_metadata(&self.path).is_ok_and(is_ours) {
             let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// The processes that connect to a listener, as peers for a gateway.
+#[derive(Debug)]
+pub struct Peers {
+    listener: Listener,
+    cap: u64,
+    max_frame_bytes: u64,
+    /// Set after the system could not accept one.
+    retry: Option<Pin<Box<Sleep>>>,
+}
+
+impl Peers {
+    /// Peers that take lines of at most `cap`, from whom frames of at most `max_frame_bytes` are accepted.
+    #[must_use]
+    pub const fn new(listener: Listener, cap: u64, max_frame_bytes: u64) -> Self {
+        Self { listener, cap, max_frame_bytes, retry: None }
+    }
+}
+
+impl Acceptor for Peers {
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Option<ExternalPeer>> {
+        loop {
+            if let Some(retry) = &mut self.retry {
+                ready!(retry.as_mut().poll(cx));
+                self.retry = None;
+            }
+            match ready!(self.listener.listener.poll_accept(cx)) {
+                Ok((stream, _)) => {
+                    let link = Box::new(link(stream, Capacity::of(self.cap), self.max_frame_bytes));
+                    return Poll::Ready(Some(ExternalPeer { link, name: "unix".to_owned(), principal: None }));
+                }
+                Err(error) => {
+                    tracing::warn!("a client could not be accepted: {error}");
+                    self.retry = Some(Box::pin(tokio::time::sleep(ACCEPT_RETRY)));
+                }
+            }
         }
     }
 }

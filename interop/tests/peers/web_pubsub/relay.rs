@@ -36,9 +36,16 @@ impl Running {
         Self { relay, connection_string: ConnectionString { endpoint, key }.reveal(), stop }
     }
 
-    /// The address of the hub of the tests.
-    pub(super) fn address(&self) -> String {
-        format!("webpubsub:{}?hub=agents", self.connection_string)
+    /// The port on which it listens.
+    pub(super) fn port(&self) -> u16 {
+        self.connection_string.parse::<ConnectionString>().unwrap().endpoint.port
+    }
+
+    /// The address of the hub of the tests, for who connects through another port.
+    pub(super) fn address_at(&self, port: u16) -> String {
+        let ConnectionString { endpoint, key } = self.connection_string.parse().unwrap();
+        let string = ConnectionString { endpoint: Endpoint { port, ..endpoint }, key };
+        format!("webpubsub:{}?hub=agents", string.reveal())
     }
 
     /// Cuts one connection after the other, at moments that the dice choose. Returns the most bytes that ever waited in the relay.

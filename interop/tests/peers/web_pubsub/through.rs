@@ -4,8 +4,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use breakbulk::ahp::Negotiated;
+use memchr::memmem;
+use tempfile::TempDir;
 
+use super::capture::Capture;
 use super::relay::Running;
 use crate::program::Bridge;
 use crate::serve::guest::Guest;
@@ -31,14 +36,29 @@ struct World {
     running: Running,
     place: Place,
     bridge: Bridge,
+    /// What the relay has sent to them.
+    capture: Capture,
+    _keys: TempDir,
 }
 
 impl World {
     async fn new(keep: Duration) -> Self {
+        Self::open(keep, false).await
+    }
+
+    /// With links that are private between the host and the bridge, if so.
+    async fn open(keep: Duration, is_private: bool) -> Self {
         let running = Running::start(keep).await;
-        let place = Place::new("", &["--via", &running.address()]);
-        let bridge = Bridge::open("ws://127.0.0.1:0", &running.address());
-        Self { running, place, bridge }
+        let capture = Capture::before(running.port()).await;
+        let address = running.address_at(capture.port);
+        let keys = tempfile::tempdir().unwrap();
+        let with = |file: &str| match is_private {
+            true => format!("{address}&private={}", keys.path().join(file).display()),
+            false => address.clone(),
+        };
+        let place = Place::new("", &["--via", &with("host.key")]);
+        let bridge = Bridge::open("ws://127.0.0.1:0", &with("host.key.pair"));
+        Self { running, place, bridge, capture, _keys: keys }
     }
 
     /// A client through the bridge and the relay.
@@ -70,7 +90,35 @@ impl World {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn thirty_two_megabytes_pass_both_ways_through_the_relay_and_no_frame_is_over_the_cap() {
+    there_and_back(&World::new(Duration::from_secs(30)).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thirty_two_megabytes_pass_both_ways_through_private_links_and_the_relay_sees_none_of_their_text() {
+    let world = World::open(Duration::from_secs(30), true).await;
+    there_and_back(&world).await;
+    let seen = world.capture.bytes();
+    println!("the relay has sent {} bytes", seen.len());
+    assert!(seen.len() > 64_000_000);
+    for text in [&*text(1_000), "large.txt", "jsonrpc", "resourceWrite", "initialize"] {
+        assert!(!is_seen(&seen, text), "{text}");
+    }
+    assert!(is_seen(&seen, "breakbulk.host"), "the names of groups, which it needs");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_private_links_the_relay_sees_text() {
     let world = World::new(Duration::from_secs(30)).await;
+    let guest = world.guest("one").await;
+    let uri = world.place.uri("large.txt");
+    soon(guest.client.resource_write(write(&uri, &text(3_000_000)))).await.unwrap();
+    let seen = world.capture.bytes();
+    for text in [&*text(1_000), "large.txt", "jsonrpc", "resourceWrite", "initialize"] {
+        assert!(is_seen(&seen, text), "{text}");
+    }
+}
+
+async fn there_and_back(world: &World) {
     let guest = world.guest("one").await;
     let (uri, file) = (world.place.uri("large.txt"), text(32_000_000));
     soon(guest.client.resource_write(write(&uri, &file))).await.unwrap();
@@ -79,11 +127,39 @@ async fn thirty_two_megabytes_pass_both_ways_through_the_relay_and_no_frame_is_o
     world.assert_bounded(0);
 }
 
+/// Whether a text was seen: as it is, escaped once or twice, or as base64, which it may have begun at any of three places.
+fn is_seen(seen: &[u8], text: &str) -> bool {
+    let quoted = |text: &str| serde_json::to_string(text).unwrap().trim_matches('"').to_owned();
+    // A message is JSON, the frame of a link through a hub is a JSON string in one.
+    let once = quoted(text);
+    let forms = [text.to_owned(), once.clone(), quoted(&once)];
+    let coded = forms.iter().flat_map(|form| {
+        (0..3_usize).map(move |before| {
+            let text = [&vec![b' '; before], form.as_bytes()].concat();
+            let coded = STANDARD_NO_PAD.encode(&text);
+            // Characters that depend on what stands before or behind.
+            coded[(before * 4).div_ceil(3)..coded.len() - 2].to_owned()
+        })
+    });
+    let coded: Vec<String> = coded.filter(|coded| coded.len() >= 8).collect();
+    forms.iter().chain(&coded).any(|form| memmem::find(seen, form.as_bytes()).is_some())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_loses_repeats_reorders_and_alters_nothing_while_connections_of_the_relay_are_cut() {
+    nothing_is_lost(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_loses_repeats_reorders_and_alters_nothing_while_connections_of_the_relay_are_cut_and_links_are_private()
+ {
+    nothing_is_lost(true).await;
+}
+
+async fn nothing_is_lost(is_private: bool) {
     let number = |name: &str, usual| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
     let (seed, drops) = (number("BREAKBULK_INTEROP_SEED", SEED), number("BREAKBULK_INTEROP_DROPS", DROPS));
-    let world = World::new(Duration::from_secs(30)).await;
+    let world = World::open(Duration::from_secs(30), is_private).await;
     let guest = world.guest("one").await;
     let chat = guest.begin(SESSION).await;
     let witness = world.witness(&chat).await;
@@ -121,7 +197,7 @@ async fn a_client_loses_repeats_reorders_and_alters_nothing_while_connections_of
     let ledger = ledger(&witness.memory.heard(&chat), &guest.memory.heard(&chat));
     let recoveries = world.running.relay.stats().recoveries;
     println!(
-        "seed {seed}: {drops} drops, {recoveries} recoveries, {turns} turns, {files} files; lost, repeated, reordered, altered: {ledger:?}"
+        "private: {is_private}, seed {seed}: {drops} drops, {recoveries} recoveries, {turns} turns, {files} files; lost, repeated, reordered, altered: {ledger:?}"
     );
     assert_eq!(ledger, [0, 0, 0, 0], "seed {seed}");
     assert!(recoveries >= drops, "seed {seed}: every connection was recovered");

@@ -120,7 +120,7 @@ async fn welcome(link: &mut BoxLink, mut noise: HandshakeState) -> Result<Sessio
     hear(link, &mut noise, PrivateError::WrongPairingCode).await?;
     say(link, &mut noise).await?;
     let mut session = Session::new(noise.into_transport_mode().map_err(PrivateError::Noise)?);
-    match session.open(receive(link).await?) {
+    match session.open(&receive(link).await?) {
         Some(Opened::Frame(proof)) if proof.is_empty() => Ok(session),
         _ => Err(PrivateError::HandshakeRepeated),
     }

@@ -46,7 +46,7 @@ impl PrivateLink {
     /// What came through the link, opened.
     fn open(&mut self, arrival: Arrival) -> Result<Arrival, LinkError> {
         let arrival = match arrival {
-            Arrival::Frame { bytes, meta } => match self.session.open(bytes) {
+            Arrival::Frame { bytes, meta } => match self.session.open(&bytes) {
                 Some(Opened::Frame(bytes)) => Arrival::Frame { bytes, meta },
                 Some(Opened::Close { code, text }) => Arrival::Closed { code, text },
                 None => return Err(LinkError::NotAuthentic),

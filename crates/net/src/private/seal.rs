@@ -11,7 +11,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD as STRICT;
 use base64_turbo::STANDARD_NO_PAD as FAST;
 use breakbulk_proto::Message;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use snow::TransportState;
 
 /// The longest Noise message.
@@ -153,28 +153,24 @@ impl Session {
     }
 
     /// What is in a sealed text; `None` if it is not what the peer sent next. After that, nothing more can be opened.
-    pub(super) fn open(&mut self, sealed: Bytes) -> Option<Opened> {
-        // Opened in place: what comes out is shorter than its text.
-        let mut text = sealed.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&*shared));
-        let mut noise = vec![0; text.len().min(NOISE)];
-        let (mut from, mut done) = (0, 0);
+    pub(super) fn open(&mut self, sealed: &[u8]) -> Option<Opened> {
+        let mut noise = vec![0; sealed.len().min(NOISE)];
+        let mut opened = Vec::with_capacity(sealed.len() / 4 * 3);
+        let mut texts = sealed.chunks(CODED).peekable();
         loop {
-            let to = text.len().min(from + CODED);
-            let len = decode(&text[from..to], &mut noise)?;
-            let len = self.0.read_message(&noise[..len], &mut text[done..done + len]).ok()?.checked_sub(1)?;
+            let len = decode(texts.next()?, &mut noise)?;
+            let done = opened.len();
+            // The tag has a place there, too, until it was checked.
+            opened.resize(done + len, 0);
+            let len = self.0.read_message(&noise[..len], &mut opened[done..]).ok()?;
+            opened.truncate(done + len);
             if self.0.receiving_nonce().is_multiple_of(REKEY_AFTER) {
                 self.0.rekey_incoming();
             }
-            // The mark is overwritten by the next piece.
-            let mark = Mark::of(text[done + len]);
-            (from, done) = (to, done + len);
-            match mark {
-                Some(Mark::More) if from < text.len() => {}
-                Some(Mark::Last) if from == text.len() => {
-                    text.truncate(done);
-                    return Some(Opened::Frame(text.freeze()));
-                }
-                Some(Mark::Close) if from == text.len() => return close(&text[..done]),
+            match (Mark::of(opened.pop()?), texts.peek()) {
+                (Some(Mark::More), Some(_)) => {}
+                (Some(Mark::Last), None) => return Some(Opened::Frame(opened.into())),
+                (Some(Mark::Close), None) => return close(&opened),
                 _ => return None,
             }
         }
@@ -240,7 +236,7 @@ mod tests {
                 let rope: Message = ends.windows(2).map(|ends| frame.slice(ends[0]..ends[1])).collect();
                 let sealed = from.seal(&rope).unwrap();
                 prop_assert_eq!(sealed.len() as u64, sealed_len(len as u64));
-                prop_assert_eq!(to.open(sealed.to_bytes()), Some(Opened::Frame(frame)));
+                prop_assert_eq!(to.open(&sealed.to_bytes()), Some(Opened::Frame(frame)));
             }
         }
 
@@ -278,7 +274,7 @@ mod tests {
                 4 => sealed = second.to_vec(),
                 _ => sealed.extend_from_slice(&second),
             }
-            prop_assert_eq!(to.open(sealed.into()), None);
+            prop_assert_eq!(to.open(&sealed), None);
         }
     }
 
@@ -286,19 +282,19 @@ mod tests {
     fn a_frame_without_its_last_pieces_and_one_that_comes_twice_are_noticed() {
         let (mut from, mut to) = pair();
         let sealed = from.seal(&text(3 * PIECE).into()).unwrap().to_bytes();
-        assert_eq!(to.open(sealed.slice(..2 * CODED)), None);
+        assert_eq!(to.open(&sealed[..2 * CODED]), None);
         let (mut from, mut to) = pair();
         let sealed = from.seal(&text(9).into()).unwrap().to_bytes();
-        assert_eq!(to.open(sealed.clone()), Some(Opened::Frame(text(9).into())));
-        assert_eq!(to.open(sealed), None);
-        assert_eq!(to.open(Bytes::new()), None);
+        assert_eq!(to.open(&sealed), Some(Opened::Frame(text(9).into())));
+        assert_eq!(to.open(&sealed), None);
+        assert_eq!(to.open(&[]), None);
     }
 
     #[test]
     fn a_direction_cannot_be_turned_around() {
         let (mut from, _) = pair();
         let sealed = from.seal(&text(9).into()).unwrap().to_bytes();
-        assert_eq!(from.open(sealed), None);
+        assert_eq!(from.open(&sealed), None);
     }
 
     #[test]
@@ -306,7 +302,7 @@ mod tests {
         let (mut from, mut to) = pair();
         let sealed = from.seal_close(4411, "the client is too slow").unwrap().to_bytes();
         let close = Opened::Close { code: 4411, text: "the client is too slow".into() };
-        assert_eq!(to.open(sealed), Some(close));
+        assert_eq!(to.open(&sealed), Some(close));
     }
 
     #[test]
@@ -314,15 +310,15 @@ mod tests {
         let (mut from, mut to) = pair();
         let start = from.0.sending_nonce();
         let keep = from.seal(&text(5).into()).unwrap().to_bytes();
-        to.open(keep).unwrap();
+        to.open(&keep).unwrap();
         for _ in 0..REKEY_AFTER + 2 {
             let sealed = from.seal(&text(5).into()).unwrap().to_bytes();
-            assert_eq!(to.open(sealed), Some(Opened::Frame(text(5).into())));
+            assert_eq!(to.open(&sealed), Some(Opened::Frame(text(5).into())));
         }
         assert_eq!((start, to.0.receiving_nonce()), (0, REKEY_AFTER + 3));
         // Without the change on one side, the next message could not be opened.
         let (mut from, mut to) = pair();
         from.0.rekey_outgoing();
-        assert!(to.open(from.seal(&text(5).into()).unwrap().to_bytes()).is_none());
+        assert!(to.open(&from.seal(&text(5).into()).unwrap().to_bytes()).is_none());
     }
 }

@@ -149,6 +149,8 @@ settings! { Settings:
     }
     Limits {
         /// The longest frame to accept.
+        ///
+        /// On links of a bridge without segments, a frame is a whole message, and max_message counts instead.
         max_frame: Option<Size> = "4MiB, or max_message if less";
         /// The longest message to accept.
         max_message: Size = "32MiB";

@@ -112,7 +112,7 @@ pub enum TerminalError {
     #[error("{0:?} is not the URI of a terminal")]
     BadChannel(String),
     /// The limit of terminals is reached.
-    #[error("{0} terminals are open; dispose of one first")]
+    #[error("{0} terminals are open, which is the limit (max_terminals)")]
     TooMany(usize),
     /// The working directory is no file URI.
     #[error("cwd: {0}")]

@@ -54,7 +54,7 @@ async fn open_acceptor(route: &Route, link: &LinkSettings) -> Result<(Box<dyn Ac
         Transport::External { scheme, target, options } => (scheme, target, options),
         Transport::Unix(path) => {
             let cannot = |error| Error::Listen(format!("cannot listen on {}: {error}", path.display()));
-            let listener = unix::Listener::bind(path).await.map_err(cannot)?;
+            let listener = unix::UnixSocketListener::bind(path).await.map_err(cannot)?;
             let peers = unix::Peers::new(listener, route.address.cap.unwrap_or(u64::MAX), route.max_frame_bytes());
             return Ok((Box::new(peers), vec![format!("listening on unix:{}", path.display())]));
         }

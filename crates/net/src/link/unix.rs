@@ -93,7 +93,7 @@ impl Drop for UnixSocketListener {
 /// The processes that connect to a listener, as peers for a gateway.
 #[derive(Debug)]
 pub struct Peers {
-    listener: Listener,
+    listener: UnixSocketListener,
     cap: u64,
     max_frame_bytes: u64,
     /// Set after the system could not accept one.
@@ -103,7 +103,7 @@ pub struct Peers {
 impl Peers {
     /// Peers that take lines of at most `cap`, from whom frames of at most `max_frame_bytes` are accepted.
     #[must_use]
-    pub const fn new(listener: Listener, cap: u64, max_frame_bytes: u64) -> Self {
+    pub const fn new(listener: UnixSocketListener, cap: u64, max_frame_bytes: u64) -> Self {
         Self { listener, cap, max_frame_bytes, retry: None }
     }
 }

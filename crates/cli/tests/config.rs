@@ -292,8 +292,8 @@ fn what_would_be_ignored_is_refused() {
     let run = |args: &[&str]| breakbulk(dir.path(), &[], args);
     assert_refused(
         &run(&["bridge", "--listen", "ws://127.0.0.1:0/a?x=1", "--connect", "exec:true"]),
-        "listen is \"ws://127.0.0.1:0/a?x=1\" (flag --listen): unknown option \"x\" in the address; allowed are cap, dialect \
-         and preset",
+        "listen is \"ws://127.0.0.1:0/a?x=1\" (flag --listen): unknown option \"x\" in the address; allowed are cap, dialect, \
+         preset and private",
     );
     assert_refused(
         &run(&["tap", "stdio:", "--listen", "stdio:"]),

@@ -1,11 +1,7 @@
 //! Turns: prompts are answered, cancelled, or fail; then queued messages follow.
 
-use std::collections::HashSet;
-
-use breakbulk_host::log::MemoryLog;
 use serde_json::{Value, json};
 
-use crate::scripted_agent::{AgentCall, says};
 use crate::test_host::{CHAT, OTHER, SESSION, TestHost, calls, message, quick, slow, started, text};
 
 #[tokio::test]
@@ -56,38 +52,6 @@ async fn a_cancelled_turn_ends_and_the_next_prompt_is_answered() {
     assert_eq!((&turns[0]["state"], &turns[1]["state"]), (&json!("cancelled"), &json!("complete")));
     // Nothing of the first turn is heard in the second.
     assert!(text(&turns[1]).contains("10 bytes"), "{}", text(&turns[1]));
-}
-
-/// A client cancels while the agent speaks: the log refuses what the agent says of a turn that is over by then.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_logged_of_a_turn_after_a_client_has_cancelled_it() {
-    let (host, mut control, events, first) = TestHost::at_work(MemoryLog::new()).await;
-    let mut turn = first.to_string();
-    for round in 0..50 {
-        for piece in 0..20 {
-            for event in says(&format!("m{round}-{piece}"), None, "tick ") {
-                events.send(event).await.unwrap();
-            }
-        }
-        host.cancel(CHAT, &turn).await;
-        while !matches!(control.next_call().await, AgentCall::Cancel(_)) {}
-        turn = format!("t{round}");
-        host.prompt(CHAT, &turn, "again").await;
-        while !matches!(control.next_call().await, AgentCall::Send(_)) {}
-    }
-    let (mut over, mut said) = (HashSet::new(), 0);
-    for entry in host.entries(CHAT).await {
-        let action = &entry["action"];
-        let turn = action["turnId"].as_str().unwrap_or_default().to_owned();
-        assert!(!over.contains(&turn), "after the end of {turn}: {action}");
-        match action["type"].as_str() {
-            Some("chat/turnCancelled") => drop(over.insert(turn)),
-            Some("chat/delta" | "chat/responsePart") => said += 1,
-            _ => {}
-        }
-    }
-    assert_eq!(over.len(), 50);
-    assert!(said > 0, "the agent was heard");
 }
 
 #[tokio::test]

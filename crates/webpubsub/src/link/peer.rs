@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use breakbulk::LinkError;
 use breakbulk_proto::Message;
 use bytes::Bytes;
 
@@ -91,17 +90,20 @@ impl Peer {
 
     // For the link.
 
-    /// Whether the outbox takes another frame; if not, the task is woken when it does.
-    pub(super) fn may_send(&self, cx: &Context<'_>) -> Result<bool, LinkError> {
+    /// Whether the outbox takes another frame; if not, the task is woken when it does. After the end it is ready too: whoever has
+    /// nothing more to send reads how the peer ended.
+    pub(super) fn may_send(&self, cx: &Context<'_>) -> bool {
         let mut state = self.lock();
-        if state.end.is_some() {
-            return Err(LinkError::Closed);
-        }
-        let may = state.outbox_bytes < MAX_OUTBOX;
+        let may = state.end.is_some() || state.outbox_bytes < MAX_OUTBOX;
         if !may {
             state.writer = Some(cx.waker().clone());
         }
-        Ok(may)
+        may
+    }
+
+    /// Whether the peer has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.lock().end.is_some()
     }
 
     /// Whether the outbox is empty, and a close was sent; if not, the task is woken when that is so.

@@ -91,14 +91,13 @@ impl Sink<Transmit> for PeerLink {
     type Error = LinkError;
 
     fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
-        match self.peer.may_send(cx) {
-            Ok(true) => Poll::Ready(Ok(())),
-            Ok(false) => Poll::Pending,
-            Err(error) => Poll::Ready(Err(error)),
-        }
+        if self.peer.may_send(cx) { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
     fn start_send(mut self: Pin<&mut Self>, item: Transmit) -> Result<(), LinkError> {
+        if self.peer.has_ended() {
+            return Err(LinkError::Closed);
+        }
         match item {
             Transmit::Frame { bytes, .. } => {
                 self.moved.outward += u64::try_from(bytes.len()).unwrap_or(u64::MAX);

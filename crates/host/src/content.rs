@@ -7,7 +7,7 @@
 //! | `prompt/CHAT/TURN` | all that a person has said |
 //!
 //! Nothing is held in memory while it is sent but the piece that is next: a file is read by range, a text of a turn that is over
-//! from its record in the log ([`turn_text`]), and a text of the running turn from the state of its chat, which has it anyway.
+//! from its record in the log (`content/turn_text.rs`), and a text of the running turn from the state of its chat, which has it anyway.
 
 mod turn_text;
 

@@ -6,12 +6,12 @@
 //!  client ── frames ─▶ group breakbulk.HOST.LINK.up ───▶ host       a pair of groups for each link
 //! ```
 //!
-//! A [`HubConnection`](hub_connection::HubConnection) is the reliable connection to the hub: it acknowledges at once what arrives, keeps
-//! what the service has not acknowledged, recovers, and sends again what may be lost. A [`PeerLink`](peer_link::PeerLink) is a link on top
+//! A `HubConnection` is the reliable connection to the hub: it acknowledges at once what arrives, keeps
+//! what the service has not acknowledged, recovers, and sends again what may be lost. A `PeerLink` is a link on top
 //! of it. Frames of a link are numbered, so that one that is lost anyhow closes the link and never goes unnoticed.
 //!
 //! The service drops who does not acknowledge 16 MB or 1,000 messages. So the receiver of frames grants their sender how many may be under
-//! way (see [`credit`]), and the sender has only a part of that unacknowledged by the service.
+//! way (see `link/credit.rs`), and the sender has only a part of that unacknowledged by the service.
 
 mod acceptor;
 mod address;

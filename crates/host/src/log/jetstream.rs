@@ -6,7 +6,7 @@
 //!     └─ long bodies, snapshots, rows ─▶ the other stream, before a message names them
 //! ```
 //!
-//! The stream is the truth: an [`Index`](index::Index) is what its messages add up to, in memory, and every node makes the same.
+//! The stream is the truth: an `Index` is what its messages add up to, in memory, and every node makes the same.
 //! What queued up while the last group was published is the next one. A group is one message for each run of entries of one
 //! channel; several are published as one atomic batch.
 //!

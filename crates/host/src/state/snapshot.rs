@@ -28,7 +28,7 @@ pub struct View {
     /// `turnsNextCursor`.
     ///
     /// Three actions refer to turns that such a client may not have. Before `chat/truncated` it needs the turn that remains,
-    /// see [`fetch_turn`](super::State::fetch_turn). A `chat/turnsLoaded` from the log is not for it: it fetches older turns
+    /// see `State::fetch_turns`. A `chat/turnsLoaded` from the log is not for it: it fetches older turns
     /// itself. And before `chat/turnResume`, a client without any turn needs a new snapshot.
     pub turns: Option<u64>,
 }

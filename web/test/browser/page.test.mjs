@@ -58,7 +58,7 @@ test('calls are allowed and denied', async () => {
   await page.locator('.approval').getByRole('button', { name: 'Allow' }).click();
   await turns(page, 1);
   await page.locator('.tool summary').click();
-  assert.match(await page.locator('.tool-body').innerText(), /allowed/);
+  await page.waitForFunction(() => /allowed/.test(document.querySelector('.tool-body')?.textContent ?? ''));
   await say(page, '/run echo denied');
   await page.locator('.approval').waitFor();
   await page.locator('.approval').getByRole('button', { name: 'Deny' }).click();
@@ -509,7 +509,8 @@ test('earlier messages come when one scrolls up, and what one reads stays where 
   await page.reload();
   await page.locator('.message.user').getByText(`/recall ${count}`, { exact: true }).waitFor();
   const first = page.locator('.message.user').getByText('/recall 1', { exact: true });
-  assert.equal(await first.count(), 0, 'only the last messages have elements');
+  // Only the last messages have elements, as soon as all have arrived.
+  await first.waitFor({ state: 'detached' });
   while ((await first.count()) === 0) {
     const shown = await page.locator('.message').count();
     // What is at the top of the view, and how far it is moved by what comes above it.

@@ -62,8 +62,7 @@ export class Conversation {
     const { session, list } = this;
     const { messages, current, running, state, error } = session.state;
     const all = current ? [...messages, current] : messages;
-    // While a snapshot arrives, its end moves.
-    if (this.from === null || !session.isLoaded || this.from > all.length) this.from = Math.max(0, all.length - PAGE);
+    if (this.from === null || this.from > all.length) this.from = Math.max(0, all.length - PAGE);
     // Whoever follows the end sees it, and not what was above: the window moves along.
     if (this.follows && all.length - this.from > 3 * PAGE) this.from = all.length - PAGE;
     show(this.earlier, this.from > 0);
@@ -86,6 +85,8 @@ export class Conversation {
     show(this.empty, session.isLoaded && all.length === 0 && !running);
     if (this.empty.childElementCount === 0) this.#fillEmpty();
     this.#keepEnd();
+    // While a snapshot arrives, its end moves: the first drawing of the whole decides anew.
+    if (!session.isLoaded) this.from = null;
   }
 
   /** The elements of these messages, changed where the messages have changed. @param {Message[]} messages @param {boolean} isRunning */

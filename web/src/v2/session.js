@@ -21,7 +21,7 @@ export class Session extends EventTarget {
     this.model = new Model(id);
     this.title = '';
     this.agent = '';
-    /** Whether anything is known of it yet. */
+    /** Whether its snapshot has arrived whole. */
     this.isLoaded = false;
     /** @type {Map<string, TurnEnd>} */
     this.turns = new Map();
@@ -55,7 +55,7 @@ export class Session extends EventTarget {
       this.dispatchEvent(new Event('snapshot'));
     }
     this.#note(event);
-    if (!event.more) this.isLoaded = true;
+    this.isLoaded = !event.more;
     this.dispatchEvent(new Event('change'));
   }
 

@@ -357,6 +357,12 @@ impl Transaction {
         self.0.entries.iter().map(|entry| Arc::clone(&entry.channel)).collect()
     }
 
+    /// The last seq on a channel, of those that the log gave the entries.
+    pub(crate) fn last_on(&self, channel: &str, seqs: &[Seq]) -> Option<Seq> {
+        let mut entries = self.0.entries.iter().zip(seqs).rev();
+        entries.find(|(entry, _)| *entry.channel == *channel).map(|(_, seq)| *seq)
+    }
+
     /// Adds an action of a client.
     pub(crate) fn dispatched(self, channel: &str, action: &StateAction, origin: &ActionOrigin) -> Self {
         self.push(NewEntry::new(channel, body(entry::action(channel, action, Some(origin)))))

@@ -12,12 +12,13 @@ use tracing::warn;
 
 use super::super::chats::NewChat;
 use super::super::log_writer::Transaction;
-use super::chat_task::{ChatTask, TurnEnd};
+use super::chat_task::{ChatTask, RETRY_AFTER, TurnEnd};
 use super::summaries::title_of;
-use super::task_writer::{TaskStopped, WriteFailure};
+use super::task_writer::{TaskStopped, WriteFailure, if_readable};
 use crate::agent::{Step, SubAgentChat};
 use crate::files::time;
 use crate::log::Seq;
+use crate::state::StateError;
 
 /// From this size on, actions are encoded on a thread that may block.
 const BLOCKING_BYTES: usize = 128 << 10;
@@ -88,20 +89,35 @@ impl ChatTask {
                 true => make(),
                 false => tokio::task::spawn_blocking(make).await.map_err(|_| WriteFailure::Stopped)?,
             };
-            match self.writer.write(transaction).await {
-                Ok(seq) => {
-                    self.chat_end = self.chat_end.max(seq);
-                    return Ok(Written { seq, turn });
+            match self.writer.write(&transaction).await {
+                Ok(seqs) => {
+                    self.chat_end = transaction.last_on(&self.uri, &seqs).unwrap_or(self.chat_end);
+                    return Ok(Written { seq: seqs.last().copied().unwrap_or(0), turn });
                 }
                 Err(WriteFailure::Conflict(last)) => {
                     self.writer.applied(last).await.map_err(|TaskStopped| WriteFailure::Stopped)?;
                     self.chat_end = last;
-                    let open = self.turn.clone().unwrap_or_default();
-                    let history = self.history_before(&open).await.map_err(|TaskStopped| WriteFailure::Stopped)?;
-                    turn = if history.is_some() { TurnState::Open } else { TurnState::Over };
+                    turn = self.turn_state().await.map_err(|TaskStopped| WriteFailure::Stopped)?;
                 }
                 Err(failure) => return Err(failure),
             }
+        }
+    }
+
+    /// Whether the chat's turn is open. Retries while the log cannot be read: what the agent says must not get lost for that.
+    async fn turn_state(&self) -> Result<TurnState, TaskStopped> {
+        let turn = self.turn.as_deref().unwrap_or_default();
+        loop {
+            match self.context.log_writer.state().history_before(&self.uri, turn).await {
+                Err(StateError::Log(error)) => {
+                    warn!(chat = %self.uri, %error, "the turn of an agent cannot be read now")
+                }
+                read => {
+                    let history = if_readable(read)?;
+                    return Ok(if history.is_some() { TurnState::Open } else { TurnState::Over });
+                }
+            }
+            self.writer.unless_stopped(tokio::time::sleep(RETRY_AFTER)).await?;
         }
     }
 
@@ -115,7 +131,9 @@ impl ChatTask {
                     warn!(chat = %self.uri, bytes, "something that an agent said is too large for the log and left out");
                     let Some(turn) = &self.turn else { continue };
                     let transaction = Transaction::new().action(Arc::clone(&self.uri), &left_out(turn));
-                    last.seq = self.writer.write(transaction).await.map_err(|_| TaskStopped)?;
+                    let seqs = self.writer.write(&transaction).await.map_err(|_| TaskStopped)?;
+                    self.chat_end = transaction.last_on(&self.uri, &seqs).unwrap_or(self.chat_end);
+                    last.seq = self.chat_end;
                 }
                 Err(_) => return Err(TaskStopped),
             }

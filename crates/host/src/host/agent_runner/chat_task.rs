@@ -23,7 +23,7 @@ use crate::log::{Entry, Seq};
 use crate::state::StateError;
 
 /// How long to wait before the state is read again after a failure.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Events that are already queued are logged with one append, up to about this many bytes and this many events.
 const MAX_APPEND_BYTES: usize = 1 << 20;

@@ -66,16 +66,16 @@ impl TaskWriter {
         Self { log_writer, retries: Retries::Never }
     }
 
-    /// Writes a transaction; returns the seq of its last entry.
+    /// Writes a transaction; returns the seqs of its entries.
     ///
     /// This waits while the log is full or fails. Meanwhile nobody takes the agent's events, so the agent waits too.
-    pub(super) async fn write(&self, transaction: Transaction) -> Result<Seq, WriteFailure> {
+    pub(super) async fn write(&self, transaction: &Transaction) -> Result<Vec<Seq>, WriteFailure> {
         let mut is_reported = false;
         loop {
             // A clone has the same id, so it is in the log once, whatever became of the attempts before.
             let append = self.log_writer.append(transaction.clone());
             match self.unless_stopped(append).await.map_err(|TaskStopped| WriteFailure::Stopped)? {
-                Ok(seqs) => return Ok(seqs.last().copied().unwrap_or(0)),
+                Ok(seqs) => return Ok(seqs),
                 Err(AppendError::Conflict { last, .. }) => return Err(WriteFailure::Conflict(last)),
                 Err(AppendError::TooLarge { .. }) => return Err(WriteFailure::TooLarge),
                 Err(error @ (AppendError::Full | AppendError::Unknown)) => {
@@ -104,8 +104,9 @@ impl TaskWriter {
     {
         loop {
             let Some(transaction) = make().await? else { return Ok(None) };
-            match self.write(transaction).await {
-                Ok(seq) => {
+            match self.write(&transaction).await {
+                Ok(seqs) => {
+                    let seq = seqs.last().copied().unwrap_or(0);
                     self.applied(seq).await?;
                     return Ok(Some(seq));
                 }

@@ -22,6 +22,7 @@ mod reader_pool;
 mod recent;
 mod record;
 mod removal;
+mod reserve;
 mod salvage;
 mod schema;
 mod shared_bodies;
@@ -383,7 +384,7 @@ impl TailSource for SqliteInner {
 fn opening(path: &Path, error: rusqlite::Error) -> OpenError {
     match error.sqlite_error_code() {
         Some(rusqlite::ErrorCode::NotADatabase) => OpenError::NotALog(path.to_path_buf()),
-        Some(rusqlite::ErrorCode::DiskFull) => OpenError::Full(path.to_path_buf()),
+        _ if db::is_full(&error) => OpenError::Full(path.to_path_buf()),
         Some(rusqlite::ErrorCode::DatabaseCorrupt) => OpenError::Damaged { path: path.to_path_buf() },
         _ => OpenError::Store { path: path.to_path_buf(), source: error.into() },
     }

@@ -14,6 +14,7 @@ use super::super::{AppendError, BatchId, Gap, Metrics, OpenError, Seq, WriteErro
 use super::acknowledged::AcknowledgedFile;
 use super::batch_ids::BatchIds;
 use super::files::LogFiles;
+use super::reserve::RoomBehind;
 use super::{Options, salvage, schema};
 
 /// How long to wait for another connection's lock. Readers hold theirs for one page.
@@ -35,7 +36,7 @@ pub(super) enum Failure {
 impl From<rusqlite::Error> for Failure {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
-            Some(ErrorCode::DiskFull) => Self::Full,
+            _ if is_full(&error) => Self::Full,
             Some(ErrorCode::DatabaseCorrupt) => Self::Unreadable(error.to_string()),
             _ => Self::Store(error.to_string()),
         }
@@ -72,6 +73,12 @@ impl From<&Failure> for WriteError {
     }
 }
 
+/// Whether the disk is full: for the database, the write-ahead log, or the index of that, which is a file, too.
+pub(super) fn is_full(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DiskFull)
+        || error.sqlite_error().is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE)
+}
+
 /// A channel as the writer knows it.
 #[derive(Debug, Clone)]
 pub(super) struct ChannelRecord {
@@ -98,6 +105,8 @@ pub(super) struct Db {
     epoch: u64,
     options: Options,
     files: LogFiles,
+    /// Behind the connection, because it is to be closed after it.
+    pub(super) room_behind: Option<RoomBehind>,
 }
 
 impl Db {
@@ -144,6 +153,7 @@ impl Db {
             epoch: 0,
             options: options.clone(),
             files: files.clone(),
+            room_behind: None,
         };
         db.load().map_err(|error| super::opening(&path, error))?;
         Ok(db)
@@ -315,42 +325,33 @@ impl Db {
         metrics.syncs.fetch_add(2, Relaxed);
         metrics.checkpoint_us.observe_time(begun.elapsed());
         metrics.store_bytes.store(self.used()?.0, Relaxed);
+        self.make_room_behind()?;
         Ok(busy == 0)
     }
 
-    /// Moves the write-ahead log into the database, so that the next transaction begins at its start: on a full disk it cannot
-    /// grow. Takes the last part of the reserve if the database has to be lengthened for that.
-    pub(super) fn rewind_wal(&self, metrics: &Metrics) -> Result<(), Failure> {
-        match self.checkpoint("PASSIVE", metrics) {
-            Err(Failure::Full) if self.files.give_up_last_reserve() => {
-                let done = self.checkpoint("PASSIVE", metrics);
-                self.files.make_last_reserve();
-                done.map(drop)
-            }
-            done => done.map(drop),
-        }
-    }
-
-    /// Empties the write-ahead log, so that no old data is in it, and preallocates it again.
-    pub(super) fn truncate_wal(&self, metrics: &Metrics) -> Result<bool, Failure> {
-        let done = self.checkpoint("TRUNCATE", metrics)?;
+    /// Empties the write-ahead log, so that no old data is in it. Returns false if a reader still uses it.
+    pub(super) fn empty_wal(&self, metrics: &Metrics) -> Result<bool, Failure> {
+        let done = self.checkpoint("RESTART", metrics)?;
         if done {
-            self.files.lengthen_wal(self.options.wal_bytes)?;
+            self.files.clear_wal(self.options.wal_bytes)?;
         }
         Ok(done)
     }
 
-    /// Returns free pages to the disk. A log of an older version is copied for that, and needs as much space as it takes.
-    pub(super) fn compact(&self, metrics: &Metrics) -> Result<(), Failure> {
+    /// Returns free pages to the disk, but for `keep` bytes of them. A log of an older version is copied for that, and needs as much
+    /// space as it takes.
+    pub(super) fn compact(&self, keep: u64, metrics: &Metrics) -> Result<(), Failure> {
         const INCREMENTAL: i64 = 2;
         let mode: i64 = self.connection.pragma_query_value(None, "auto_vacuum", |row| row.get(0))?;
         if mode == INCREMENTAL {
             let free = || self.connection.pragma_query_value(None, "freelist_count", |row| row.get::<_, u64>(0));
             let mut before = u64::MAX;
+            let keep = keep / self.connection.pragma_query_value(None, "page_size", |row| row.get::<_, u64>(0))?;
             // In steps that fit into the write-ahead log.
-            while (1..before).contains(&free()?) {
+            while (keep + 1..before).contains(&free()?) {
                 before = free()?;
-                let mut step = self.connection.prepare("PRAGMA incremental_vacuum(500)")?;
+                let step = before.saturating_sub(keep).min(500);
+                let mut step = self.connection.prepare(&format!("PRAGMA incremental_vacuum({step})"))?;
                 let mut pages = step.query([])?;
                 while pages.next()?.is_some() {}
                 drop(pages);
@@ -360,32 +361,12 @@ impl Db {
             self.connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
             self.connection.execute_batch("VACUUM")?;
         }
-        self.truncate_wal(metrics).map(drop)
+        self.empty_wal(metrics).map(drop)
     }
 
-    /// Allocates so many bytes of free pages in the database, so that no other program can take the space. Stops early if the
-    /// disk is full.
-    pub(super) fn reserve_free_pages(&self, bytes: u64, metrics: &Metrics) {
-        const STEP: u64 = 1 << 20;
-        let free = self.used().map_or(0, |(all, used)| all.saturating_sub(used));
-        if free >= bytes {
-            return;
-        }
-        drop(self.checkpoint("PASSIVE", metrics));
-        // The database first uses the pages that are free already, so the requested size includes them.
-        for n in 0..bytes / STEP {
-            let id = (-1_i64).saturating_sub_unsigned(n);
-            let insert = self.connection.execute("INSERT INTO piece VALUES (?1, zeroblob(?2))", (id, STEP));
-            if insert.is_err() || self.checkpoint("PASSIVE", metrics).is_err() {
-                break;
-            }
-        }
-        // Each is a transaction of its own, because deleted bytes are overwritten and the write-ahead log may not be
-        // able to grow. If this fails, the rows belong to no entry, and the next opening of the log removes them.
-        for n in 0..bytes / STEP {
-            drop(self.connection.execute("DELETE FROM piece WHERE id = ?1", [(-1_i64).saturating_sub_unsigned(n)]));
-            drop(self.checkpoint("PASSIVE", metrics));
-        }
+    /// Bytes of the database that are in no use.
+    pub(super) fn free(&self) -> u64 {
+        self.used().map_or(0, |(all, used)| all.saturating_sub(used))
     }
 
     /// Bytes of the database, and those of them in use.

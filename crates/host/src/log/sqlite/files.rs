@@ -1,4 +1,4 @@
-//! The files of a log: a lock, the database, a preallocated write-ahead log, and a reserve of disk space.
+//! The files of a log: a lock, the database, a preallocated write-ahead log, and a little disk space to spare.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -55,53 +55,37 @@ impl LogFiles {
         self.dir.join("log.mark")
     }
 
-    fn reserve(&self) -> PathBuf {
+    /// A file that is there to be made shorter: SQLite makes the index of the write-ahead log anew when it opens a database, also on
+    /// a full disk.
+    fn spare(&self) -> PathBuf {
         self.dir.join("log.reserve")
     }
 
-    /// Allocates the reserve, if twice as many bytes are free; returns whether it exists.
-    pub(super) fn make_reserve(&self, len: u64) -> bool {
-        let path = self.reserve();
-        if std::fs::metadata(&path).map_or(0, |file| file.len()) == len {
-            return true;
-        }
-        let is_free = free_bytes(&self.dir).is_none_or(|free| free >= len.saturating_mul(2));
-        let made = is_free && private(&path).and_then(|file| take_up(&file, len)).is_ok();
-        if !made {
-            drop(std::fs::remove_file(&path));
-        }
-        made
-    }
-
-    /// Releases the reserve, but for its last part; returns whether there was one.
-    pub(super) fn give_up_reserve(&self) -> bool {
-        let is_given_up = std::fs::remove_file(self.reserve()).is_ok();
-        if is_given_up {
-            self.make_last_reserve();
-        }
-        is_given_up
-    }
-
-    /// The part of the reserve that stays when the rest is given up: a checkpoint may have to lengthen the database by a few
-    /// pages, also where it has free ones.
-    fn last_reserve(&self) -> PathBuf {
-        self.dir.join("log.reserve.last")
-    }
-
-    /// Allocates the last part of the reserve, if the disk has space for it.
-    pub(super) fn make_last_reserve(&self) {
+    /// Allocates the spare file. What there is of it stays if the disk has no space for the rest.
+    pub(super) fn make_spare(&self) {
         const LEN: u64 = 1 << 20;
-        let path = self.last_reserve();
-        if std::fs::metadata(&path).map_or(0, |file| file.len()) != LEN
-            && private(&path).and_then(|file| take_up(&file, LEN)).is_err()
-        {
-            drop(std::fs::remove_file(&path));
-        }
+        let Ok(file) = private(&self.spare()) else { return };
+        let now = file.metadata().map_or(0, |file| file.len());
+        // An older version kept its reserve in this file, and in another one.
+        let made = if now > LEN { file.set_len(LEN) } else { allocate(&file, now, LEN - now) };
+        drop(made.and_then(|()| std::fs::remove_file(self.dir.join("log.reserve.last"))));
     }
 
-    /// Releases the last part of the reserve; returns whether there was one.
-    pub(super) fn give_up_last_reserve(&self) -> bool {
-        std::fs::remove_file(self.last_reserve()).is_ok()
+    /// Makes the spare file shorter; returns false if nothing is left of it. Only a little, because another program may be faster
+    /// in taking it.
+    pub(super) fn give_up_some_spare(&self) -> bool {
+        const STEP: u64 = 128 << 10;
+        let Ok(file) = OpenOptions::new().write(true).open(self.spare()) else { return false };
+        let now = file.metadata().map_or(0, |file| file.len());
+        now > 0 && file.set_len(now.saturating_sub(STEP)).is_ok()
+    }
+
+    /// Free bytes on the disk, where the system tells.
+    pub(super) fn free_bytes(&self) -> Option<u64> {
+        #[cfg(unix)]
+        return rustix::fs::statvfs(&self.dir).ok().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+        #[cfg(not(unix))]
+        return None::<u64>.filter(|_| self.dir.is_dir());
     }
 
     /// Makes the directory and takes the lock, which lasts until the file is closed or the process ends. Waits for a moment if
@@ -127,16 +111,29 @@ impl LogFiles {
     /// To be called while no transaction is open. SQLite locks the other two files, so opening this one releases no lock.
     pub(super) fn lengthen_wal(&self, len: u64) -> io::Result<()> {
         let mut file = private(&self.wal())?;
-        let mut now = file.seek(SeekFrom::End(0))?;
+        let now = file.seek(SeekFrom::End(0))?;
         if now >= len {
             return Ok(());
         }
-        while now < len {
-            let piece = ZEROS.get(..usize::try_from(len - now).unwrap_or(usize::MAX)).unwrap_or(&ZEROS);
-            file.write_all(piece)?;
-            now += piece.len() as u64;
-        }
+        write_zeros(&file, len - now)?;
         file.sync_all()
+    }
+
+    /// Overwrites the write-ahead log with zeros, so that no old data is in it. It is not made shorter than `len`: on a full disk,
+    /// another program would take its space. Its header goes first, because without that SQLite takes the rest for nothing.
+    ///
+    /// To be called after a checkpoint with `RESTART`, which has moved all of it into the database: from then on SQLite reads
+    /// nothing of it, and the next transaction begins at its start.
+    pub(super) fn clear_wal(&self, len: u64) -> io::Result<()> {
+        let mut file = private(&self.wal())?;
+        file.write_all(&[0; 32])?;
+        file.sync_all()?;
+        let now = file.metadata()?.len().min(len);
+        file.set_len(now)?;
+        file.seek(SeekFrom::Start(0))?;
+        write_zeros(&file, now)?;
+        file.sync_all()?;
+        self.lengthen_wal(len)
     }
 
     /// Makes the file of the database with permissions for its owner only. SQLite gives its other files the same permissions.
@@ -168,28 +165,49 @@ impl LogFiles {
     }
 }
 
-/// Free bytes on the disk of a directory.
-fn free_bytes(dir: &Path) -> Option<u64> {
-    #[cfg(unix)]
-    return rustix::fs::statvfs(dir).ok().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize));
-    #[cfg(not(unix))]
-    return None::<u64>.filter(|_| dir.is_dir());
+/// Allocates what is behind the end of a file, up to `until`. The file's length stays as it is. Does nothing where the system cannot
+/// do that.
+pub(super) fn allocate_behind(file: &File, until: u64) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::io::Errno;
+        let end = file.metadata()?.len();
+        if until <= end {
+            return Ok(());
+        }
+        let allocated = rustix::fs::fallocate(file, rustix::fs::FallocateFlags::KEEP_SIZE, end, until - end);
+        // Not every file system can: other errors are none.
+        if let Err(full @ (Errno::NOSPC | Errno::DQUOT)) = allocated {
+            return Err(full.into());
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (file, until);
+    Ok(())
 }
 
-/// Gives a file this length, with blocks that are really allocated.
-fn take_up(mut file: &File, len: u64) -> io::Result<()> {
-    file.set_len(0)?;
+/// Lengthens a file to `at + len`, with blocks that are really allocated.
+fn allocate(mut file: &File, at: u64, len: u64) -> io::Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
     #[cfg(target_os = "linux")]
-    if rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, len).is_ok() {
+    if rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), at, len).is_ok() {
         return file.sync_all();
     }
+    file.seek(SeekFrom::Start(at))?;
+    write_zeros(file, len)?;
+    file.sync_all()
+}
+
+fn write_zeros(mut file: &File, len: u64) -> io::Result<()> {
     let mut left = len;
     while left > 0 {
         let piece = ZEROS.get(..usize::try_from(left).unwrap_or(usize::MAX)).unwrap_or(&ZEROS);
         file.write_all(piece)?;
         left -= piece.len() as u64;
     }
-    file.sync_all()
+    Ok(())
 }
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];

@@ -20,8 +20,8 @@ pub struct Options {
     pub recent_bytes: usize,
     /// The length of the write-ahead log. Shorter means more checkpoints; 8 MiB are some thousand small commits.
     pub wal_bytes: u64,
-    /// Bytes of disk space that are reserved beside the log, and released when the disk is full, so that the log can still be
-    /// opened, erased from and compacted. Reserved again when twice as much is free. 0 for none.
+    /// Bytes of disk space that are reserved inside the log, and released when the disk is full, so that it can still be opened,
+    /// erased from and compacted, and takes small batches. Reserved again when twice as much is free. 0 for none.
     pub reserve_bytes: u64,
     /// How many reads run at the same time.
     pub readers: usize,
@@ -36,7 +36,7 @@ impl Default for Options {
             max_queued_bytes: 64 << 20,
             recent_bytes: 16 << 20,
             wal_bytes: 8 << 20,
-            reserve_bytes: 16 << 20,
+            reserve_bytes: 8 << 20,
             readers: 4,
             faults: InjectedFaults::default(),
         }

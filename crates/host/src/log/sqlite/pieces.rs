@@ -2,7 +2,7 @@
 //!
 //! The pieces of a body are rows of a separate table, by `stage << 16 | index`. The entry is written last and makes the body
 //! visible; it has the number `stage << 16 | count` in place of the body. Pieces without an entry remain from a batch that
-//! was refused or interrupted by a crash; nobody reads them, and they are removed.
+//! was refused or interrupted by a crash; nobody reads them, and they are removed. Negative ids are the rows of the reserve.
 
 use bytes::Bytes;
 use rusqlite::types::ValueRef;
@@ -97,7 +97,7 @@ impl StagedBatch {
 
 fn next_stage(connection: &Connection) -> rusqlite::Result<i64> {
     let mut last = connection.prepare_cached("SELECT max(id) FROM piece")?;
-    Ok(last.query_row([], |row| row.get::<_, Option<i64>>(0))?.map_or(1, |id| (id >> 16) + 1))
+    Ok(last.query_row([], |row| row.get::<_, Option<i64>>(0))?.map_or(1, |id| (id.max(0) >> 16) + 1))
 }
 
 /// Removes pieces whose entry is not appended.
@@ -112,7 +112,7 @@ pub(super) fn remove(connection: &Connection, stored: &[Option<StoredPieces>]) -
 /// Removes pieces that belong to no entry. Each is a transaction of its own, because deleted bytes are overwritten and
 /// the write-ahead log may not be able to grow. To be called when the log is opened, while nothing is being written.
 pub(super) fn sweep(db: &Db, metrics: &Metrics) -> Result<(), Failure> {
-    let sql = "SELECT id FROM piece WHERE id >> 16 NOT IN (
+    let sql = "SELECT id FROM piece WHERE id >= 0 AND id >> 16 NOT IN (
                SELECT body >> 16 FROM entry WHERE typeof(body) = 'integer')";
     let mut orphans = db.connection.prepare(sql)?;
     let orphans = orphans.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;

@@ -45,7 +45,9 @@ pub(super) fn start(db: &mut Db, shared: &SqliteInner, job: ExclusiveJob) -> Res
         ExclusiveJob::Retain { policy, reply } => answered(shared, reply, retain(db, shared, policy)),
         ExclusiveJob::Erase { session, reply } => answered(shared, reply, erase(db, shared, session)),
         ExclusiveJob::Compact { reply } => {
-            let done = db.compact(&shared.metrics);
+            // On a full disk, nothing is appended without free pages.
+            let keep = if db.lacks_room_behind() { shared.options.reserve_bytes } else { 0 };
+            let done = db.compact(keep, &shared.metrics);
             if let Err(failure) = &done {
                 shared.announce(failure);
             }
@@ -151,7 +153,7 @@ fn first_since(db: &Db, at_ms: u64) -> Result<Seq, Failure> {
 
 /// The first entry that remains if the oldest are removed until the store uses no more than `most`.
 fn first_within(db: &Db, most: u64) -> Result<Seq, Failure> {
-    let mut excess = db.used()?.1.saturating_sub(most);
+    let mut excess = db.used_by_entries()?.saturating_sub(most);
     let mut query = db.connection.prepare(&format!(
         "SELECT entry.seq, {BODY_LENGTH} FROM entry JOIN snapshot ON snapshot.channel = entry.channel
          WHERE entry.seq <= snapshot.seq ORDER BY entry.seq"
@@ -243,14 +245,14 @@ pub(super) fn step(db: &mut Db, shared: &SqliteInner, removals: &mut VecDeque<Re
 
 /// Removes the last traces of a session: those in the write-ahead log, and its name.
 fn forget(db: &Db, shared: &SqliteInner, session: &Arc<str>) -> Result<bool, Failure> {
-    if !db.truncate_wal(&shared.metrics)? {
+    if !db.empty_wal(&shared.metrics)? {
         return Ok(false);
     }
     db.begin()?;
     db.connection.execute("DELETE FROM channel WHERE session = ?1 AND erased", [session])?;
     db.connection.execute("DELETE FROM erasing WHERE session = ?1", [session])?;
     db.commit(&shared.metrics)?;
-    db.truncate_wal(&shared.metrics)
+    db.empty_wal(&shared.metrics)
 }
 
 /// Removes some records; returns how many entries were removed, or `None` when nothing is left.

@@ -6,15 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use super::super::admission;
 use super::super::queue::{Append, ExclusiveJob, QueueItem, SharedJob, TakeMode};
 use super::super::{LogHealth, OpenError, Seq};
 use super::commit::Commit;
 use super::db::{Db, Failure};
-use super::files::LogFiles;
+use super::files::{LogFiles, private};
 use super::group_commit::{Large, group_commit, refuse, refuse_exclusive};
 use super::pieces::{self, StagedBatch};
 use super::reader::Outline;
 use super::removal::{self, Removal};
+use super::reserve::{Reserve, RoomBehind};
 use super::{SqliteInner, record};
 
 /// The wait before the second attempt to reopen the store, and the longest wait between later ones.
@@ -34,28 +36,29 @@ pub(super) fn start(shared: &Arc<SqliteInner>, files: LogFiles, lock: File) -> R
         let mut db = Db::open_or_salvage(&files, &shared.options)?;
         // A writer that was killed leaves a write-ahead log that only grows, which needs space on the disk. Once all of it is in
         // the database, the next transaction begins at its start. If this fails, the disk may still have that space.
-        if let Err(failure) = db.rewind_wal(&shared.metrics) {
+        if let Err(failure) = db.checkpoint("PASSIVE", &shared.metrics) {
             tracing::debug!(?failure, "the write-ahead log of an earlier run stays as it is");
         }
         // Its sync also makes durable what a killed writer wrote without a sync: that is visible from now on.
         let epoch = db.take_over().map_err(unusable)?;
         Ok((db, epoch))
     };
-    let (db, epoch) = match open() {
-        Err(OpenError::Full(_)) if files.give_up_reserve() => {
-            let opened = open()?;
-            opened.0.reserve_free_pages(Reserve::part_of(shared.options.reserve_bytes), &shared.metrics);
-            opened
-        }
-        opened => opened?,
-    };
+    let mut opened = open();
+    while matches!(opened, Err(OpenError::Full(_))) && files.give_up_some_spare() {
+        opened = open();
+    }
+    let (mut db, epoch) = opened?;
+    let file = Arc::new(private(&files.database()).map_err(|error| failed(error.into()))?);
+    if shared.options.reserve_bytes > 0 {
+        db.room_behind = Some(RoomBehind::new(Arc::clone(&file), false));
+    }
     files.sync_names().map_err(|error| failed(error.into()))?;
     if let Err(failure) = pieces::sweep(&db, &shared.metrics) {
         tracing::warn!(?failure, "pieces of an interrupted batch stay in the log until it is opened again");
     }
     let removals = removal::unfinished(&db).map_err(unusable)?;
     show(shared, &db);
-    let reserve = Reserve::new(&files, &shared.options);
+    let reserve = Reserve::find(&db, &files).map_err(unusable)?;
     let mut writer = Writer {
         shared: shared.clone(),
         files,
@@ -64,8 +67,9 @@ pub(super) fn start(shared: &Arc<SqliteInner>, files: LogFiles, lock: File) -> R
         removals,
         staging: None,
         reserve,
+        kept_open: vec![file],
     };
-    writer.look_at_reserve();
+    writer.look_at_reserve().map_err(unusable)?;
     let ending = CloseOnExit { shared: shared.clone(), lock: Some(lock) };
     let run = move || {
         let ending = ending;
@@ -103,54 +107,8 @@ struct Writer {
     /// The batch that is being written in pieces. `None` while the store is down.
     staging: Option<Box<StagedBatch>>,
     reserve: Reserve,
-}
-
-/// Disk space that is reserved for a full disk: first as a file, then as free pages of the database, where no other program can
-/// take them. While the database has fewer free pages than that, only little is appended, so that sessions can still be erased
-/// and the log compacted.
-struct Reserve {
-    bytes: u64,
-    exists: bool,
-    /// Bytes that may still be appended while the reserve is released.
-    allowance: usize,
-    /// When to check whether the reserve can be made again.
-    look: Instant,
-}
-
-/// What may be appended while the reserve is released: enough for some thousand small batches.
-const ALLOWANCE: usize = 4 << 20;
-/// The longest of these batches.
-const SMALL: usize = 64 << 10;
-/// How often a full disk is checked.
-const LOOK: Duration = Duration::from_secs(2);
-
-impl Reserve {
-    fn new(files: &LogFiles, options: &super::Options) -> Self {
-        let bytes = options.reserve_bytes;
-        let exists = bytes == 0 || files.make_reserve(bytes);
-        if bytes > 0 {
-            files.make_last_reserve();
-        }
-        Self { bytes, exists, allowance: ALLOWANCE, look: Instant::now() + LOOK }
-    }
-
-    /// How much of it becomes free pages of the database. Allocating them needs the rest.
-    const fn page_bytes(&self) -> u64 {
-        Self::part_of(self.bytes)
-    }
-
-    const fn part_of(bytes: u64) -> u64 {
-        bytes / 4 * 3
-    }
-
-    /// Whether so many bytes may be appended.
-    fn allows(&mut self, bytes: usize) -> bool {
-        if bytes > SMALL.min(self.allowance) {
-            return false;
-        }
-        self.allowance -= bytes;
-        true
-    }
+    /// The database as a file, to be closed only when no connection is open: closing a file releases SQLite's locks on it.
+    kept_open: Vec<Arc<File>>,
 }
 
 enum StoreState {
@@ -170,9 +128,7 @@ impl Writer {
         loop {
             self.upkeep();
             let wait = match &self.state {
-                StoreState::Up(_) if self.removals.is_empty() && self.staging.is_none() => {
-                    (!self.reserve.exists).then(|| self.reserve.look.saturating_duration_since(Instant::now()))
-                }
+                StoreState::Up(_) if self.removals.is_empty() && self.staging.is_none() => self.reserve.due(),
                 StoreState::Up(_) => Some(Duration::ZERO),
                 StoreState::Down { retry, .. } => Some(retry.saturating_duration_since(Instant::now())),
                 StoreState::Over(_) => None,
@@ -197,50 +153,46 @@ impl Writer {
         }
     }
 
-    /// Whether the disk is full, so that the remaining space has to be kept for erasing and compacting.
-    fn is_short(&self) -> bool {
-        let StoreState::Up(db) = &self.state else { return false };
-        let free = || db.used().map_or(0, |(all, used)| all.saturating_sub(used));
-        !self.reserve.exists && free() < self.reserve.bytes
-    }
-
-    /// Makes the reserve again if the disk has space for it, and updates the health.
-    fn look_at_reserve(&mut self) {
-        if !self.reserve.exists && self.reserve.look <= Instant::now() {
-            self.reserve = Reserve::new(&self.files, &self.shared.options);
-        }
-        if matches!(self.state, StoreState::Up(_)) {
-            let health = if self.is_short() { LogHealth::Full } else { LogHealth::Good };
-            let changed =
-                self.shared.health.send_if_modified(|known| std::mem::replace(known, health.clone()) != health);
-            if changed && health == LogHealth::Full {
-                tracing::error!(
-                    "the disk is full: the log takes little more until there is room again; free some space, or erase sessions"
-                );
-            } else if changed {
-                tracing::info!("the log takes everything again");
-            }
-        }
-    }
-
-    /// A job may have freed disk space: reserves it before other programs take it.
-    fn reclaim_reserve(&mut self) {
-        self.reserve.look = Instant::now();
-        self.look_at_reserve();
-        if let StoreState::Up(db) = &self.state
-            && !self.reserve.exists
+    /// Makes or releases the reserve, as the disk has space, and updates the health.
+    fn look_at_reserve(&mut self) -> Result<(), Failure> {
+        let StoreState::Up(db) = &self.state else { return Ok(()) };
+        let was_released = self.reserve.is_released();
+        self.reserve.look(db, &self.files, &self.shared.metrics)?;
+        if self.reserve.is_released()
+            && let Some(large) = self.staging.take_if(|_| !was_released)
         {
-            db.reserve_free_pages(self.reserve.page_bytes(), &self.shared.metrics);
+            let (append, stored) = large.finish();
+            refuse(SharedJob::Append(append), &Failure::Full);
+            pieces::remove(&db.connection, &stored)?;
         }
+        let health = if self.reserve.is_short(db) { LogHealth::Full } else { LogHealth::Good };
+        let changed = self.shared.health.send_if_modified(|known| std::mem::replace(known, health.clone()) != health);
+        if changed && health == LogHealth::Full {
+            tracing::error!(
+                "the disk is full: the log takes little more until there is room again; free some space, or erase sessions"
+            );
+        } else if changed {
+            tracing::info!("the log takes everything again");
+        }
+        Ok(())
     }
 
     /// Refuses jobs that are too large for a full disk; returns the others.
-    fn refuse_excess(&mut self, jobs: Vec<SharedJob>) -> Vec<SharedJob> {
-        if !self.is_short() {
+    fn refuse_excess(&self, jobs: Vec<SharedJob>) -> Vec<SharedJob> {
+        let StoreState::Up(db) = &self.state else { return jobs };
+        if !self.reserve.is_released() {
             return jobs;
         }
-        let (kept, refused) = jobs.into_iter().partition(|job| self.reserve.allows(job.cost()));
-        let refused: Vec<SharedJob> = refused;
+        let (mut bytes, longest) = self.reserve.allowance(db);
+        let allows = |job: &SharedJob| {
+            let cost = job.cost() as u64;
+            let allows = cost <= longest && cost <= bytes;
+            if allows {
+                bytes -= cost;
+            }
+            allows
+        };
+        let (kept, refused): (Vec<_>, Vec<_>) = jobs.into_iter().partition(allows);
         refused.into_iter().for_each(|job| refuse(job, &Failure::Full));
         kept
     }
@@ -273,9 +225,8 @@ impl Writer {
 
     /// Begins to write a large batch in pieces, unless it would be refused.
     fn begin_large(&mut self, append: Append) {
-        let is_short = self.is_short();
         let takes = match &mut self.state {
-            StoreState::Up(_) if is_short => Ok(false),
+            StoreState::Up(db) if admission::cost(&append.batch) as u64 > self.reserve.allowance(db).1 => Ok(false),
             StoreState::Up(db) => {
                 Commit::begin(db, &self.shared.metrics).and_then(|commit| commit.would_take(&append.batch))
             }
@@ -312,9 +263,7 @@ impl Writer {
         };
         match (done, large) {
             (Ok(()), large) => {
-                if !self.reserve.exists {
-                    self.reclaim_reserve();
-                }
+                self.reserve.look_now();
                 if let Some((append, _)) = large {
                     self.begin_large(append);
                 }
@@ -333,16 +282,13 @@ impl Writer {
         let done = match &mut self.state {
             StoreState::Up(db) => {
                 // A step may write more than the write-ahead log has left, and on a full disk that cannot grow.
-                let ready = match self.reserve.exists || self.removals.is_empty() {
-                    true => Ok(()),
-                    false => db.rewind_wal(&self.shared.metrics),
+                let ready = match self.reserve.is_released() && !self.removals.is_empty() {
+                    true => db.checkpoint("PASSIVE", &self.shared.metrics).map(drop),
+                    false => Ok(()),
                 };
                 let step = ready.and_then(|()| removal::step(db, &self.shared, &mut self.removals));
                 let done = step.and_then(|()| db.checkpoint_if_long(&self.shared.metrics));
-                if !self.reserve.exists {
-                    self.look_at_reserve();
-                }
-                done
+                done.and_then(|()| self.look_at_reserve())
             }
             StoreState::Down { retry, wait, .. } if *retry <= Instant::now() => {
                 let wait = *wait;
@@ -378,17 +324,18 @@ impl Writer {
     fn recover(&mut self, wait: Duration) {
         let readers = self.shared.readers.pause();
         if readers.is_some() {
+            self.kept_open.clear();
             self.files.forget_cached();
         }
-        let is_full = matches!(self.state, StoreState::Down { failure: Failure::Full, .. });
+        let mut is_full = matches!(self.state, StoreState::Down { failure: Failure::Full, .. });
         let mut reopened = self.reopen();
-        if (is_full || matches!(reopened, Err(Failure::Full))) && self.files.give_up_reserve() {
-            self.reserve.exists = false;
-            self.reserve.look = Instant::now();
-            reopened = reopened.or_else(|_| self.reopen());
-            if let Ok((db, _)) = &reopened {
-                db.reserve_free_pages(self.reserve.page_bytes(), &self.shared.metrics);
-            }
+        while matches!(reopened, Err(Failure::Full)) && self.files.give_up_some_spare() {
+            is_full = true;
+            reopened = self.reopen();
+        }
+        if is_full && let Ok((db, _)) = &reopened {
+            let released = self.reserve.release(db, &self.shared.metrics);
+            reopened = released.and(reopened);
         }
         match reopened {
             Ok((db, removals)) => {
@@ -400,7 +347,10 @@ impl Writer {
                         self.shared.metrics.recoveries.fetch_add(1, Relaxed);
                         tracing::info!("the log acknowledges again");
                         self.state = StoreState::Up(Box::new(db));
-                        return self.look_at_reserve();
+                        if let Err(failure) = self.look_at_reserve() {
+                            self.fail(failure);
+                        }
+                        return;
                     }
                     Ok(Some(seq)) => {
                         tracing::error!(seq, "the log has lost entries that it had acknowledged");
@@ -424,15 +374,22 @@ impl Writer {
         StoreState::Down { failure, retry: Instant::now() + wait, wait: (wait * 2).min(LONGEST_WAIT) }
     }
 
-    fn reopen(&self) -> Result<(Db, VecDeque<Removal>), Failure> {
+    fn reopen(&mut self) -> Result<(Db, VecDeque<Removal>), Failure> {
         let is_unreadable = matches!(self.state, StoreState::Down { failure: Failure::Unreadable(_), .. });
         let open = if is_unreadable { Db::open_salvaged } else { Db::open_or_salvage };
         let mut db = open(&self.files, &self.shared.options).map_err(|error| match error {
             OpenError::Full(_) => Failure::Full,
             error => Failure::Store(error.to_string()),
         })?;
+        if self.shared.options.reserve_bytes > 0 {
+            let file = Arc::new(private(&self.files.database())?);
+            self.kept_open.push(Arc::clone(&file));
+            db.room_behind = Some(RoomBehind::new(file, self.reserve.is_released()));
+        }
+        // The next transaction begins at the start of the write-ahead log, which cannot grow if the disk is full.
+        db.checkpoint("PASSIVE", &self.shared.metrics)?;
         db.resume(self.epoch)?;
-        if !db.truncate_wal(&self.shared.metrics)? {
+        if !db.empty_wal(&self.shared.metrics)? {
             return Err(Failure::Store("a reader still uses the old write-ahead log".into()));
         }
         if let Err(failure) = pieces::sweep(&db, &self.shared.metrics) {

@@ -12,8 +12,8 @@
 //!    message is open, and forced by the next message of the same speaker, by the end of the turn and by the end of the
 //!    session. Only the end of a call's block may be told again: when somebody has changed the call's input.
 //! 2. **`seq` is the log's.** All events of an entry have its seq, ordered by `sub`; all but the last say `more`. A client
-//!    takes the `seq` of an event as its `lastSeq` only when the event does not say `more`: so it can only be cut off
-//!    between two entries. A client that was cut off elsewhere gets the entry again and ignores what it knows.
+//!    takes the `seq` of an event as its `lastSeq` only when the event does not say `more`: so a `lastSeq` names a whole
+//!    entry. A client that lost its connection inside an entry gets that entry again, and ignores the events that it knows.
 //! 3. **A snapshot replaces.** `session_start` with `snapshot` is the first of the events that rebuild a client from
 //!    nothing. All of them but the last say `more`, so the same rule holds: a client that was cut off in between asks again.
 //!

@@ -53,7 +53,7 @@ pub(crate) fn inbox() -> (InboxSender, Inbox) {
 }
 
 impl InboxSender {
-    /// Delivers a message. Whoever sends a transfer too fast loses a chunk, and the transfer fails with a name.
+    /// Delivers a message. Whoever sends a transfer too fast loses a chunk, and the transfer fails with a named error.
     pub(crate) fn message(&self, message: Incoming) -> Result<(), Full> {
         let cost = message.text.len() + MESSAGE_COST;
         if self.held.fetch_add(cost, Ordering::Relaxed) + cost > MAX_BYTES {

@@ -60,7 +60,7 @@ pub(crate) struct RelayTask {
     dialer: Dialer,
     shared: Arc<PoolState>,
     queue: mpsc::UnboundedReceiver<Arc<Publication>>,
-    /// Events that wait for a connection, and since when.
+    /// Events that wait for a connection, how often each was sent, and since when it waits.
     unsent: VecDeque<(Arc<Publication>, u32, Instant)>,
     /// Whether the relay confirms events that it stores, and those that it does not.
     stored: Confirming,

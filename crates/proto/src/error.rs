@@ -37,6 +37,7 @@ pub struct Differs {
 ///
 /// Carries sizes and limits, never the peer's bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Error, IntoStaticStr)]
+#[cfg_attr(test, derive(strum::VariantNames))]
 #[strum(serialize_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Violation {
@@ -284,6 +285,7 @@ impl Violation {
 
 /// Why a line that was meant as a message is not valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error, IntoStaticStr)]
+#[cfg_attr(test, derive(strum::VariantNames))]
 #[strum(serialize_all = "kebab-case", prefix = "line-")]
 #[non_exhaustive]
 pub enum LineFault {
@@ -318,6 +320,7 @@ fn left_words(left: u64) -> String {
 /// [`Disconnected`](Self::Disconnected) and, in `cep22`, with [`NotAccepted`](Self::NotAccepted), [`Aborted`](Self::Aborted),
 /// [`Refused`](Self::Refused), or when the cap shrank. All of it was sent only if the link lost its last frame.
 #[derive(Debug, Clone, PartialEq, Eq, Error, IntoStaticStr)]
+#[cfg_attr(test, derive(strum::VariantNames))]
 #[strum(serialize_all = "kebab-case", prefix = "send-")]
 #[non_exhaustive]
 pub enum SendError {
@@ -400,6 +403,7 @@ impl SendError {
 
 /// Why a link closes, on either side.
 #[derive(Debug, Clone, PartialEq, Eq, Error, IntoStaticStr)]
+#[cfg_attr(test, derive(strum::VariantNames))]
 #[strum(serialize_all = "kebab-case", prefix = "close-")]
 #[non_exhaustive]
 pub enum CloseReason {
@@ -556,7 +560,19 @@ impl Counters {
 
 #[cfg(test)]
 mod tests {
+    use strum::VariantNames;
+
     use super::*;
+
+    #[test]
+    fn every_name_of_a_reason_is_documented() {
+        let text = include_str!("../../../docs/reasons.md");
+        let all = [Violation::VARIANTS, LineFault::VARIANTS, SendError::VARIANTS, CloseReason::VARIANTS];
+        // What these two contain has a name of its own.
+        for name in all.iter().copied().flatten().filter(|name| !["bad-line", "close-violation"].contains(name)) {
+            assert!(text.contains(&format!("| `{name}` |")), "docs/reasons.md has no {name}");
+        }
+    }
 
     #[test]
     fn a_close_text_fits_a_close_frame() {

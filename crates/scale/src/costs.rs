@@ -28,7 +28,7 @@ pub(crate) struct Costs {
     pub(crate) node_cores: usize,
     /// A batched direct get of up to 1,000 entries from a server. Measured: 4,100 messages replay in 54 ms.
     pub(crate) read_entry: f64,
-    /// A read of a snapshot from the object store. Assumed 5 ms, and a slow store in its own scenario.
+    /// A read of a snapshot from the object store. Assumed: 5 ms. One scenario has a slower store.
     pub(crate) object_read: f64,
     /// Snapshot reads that one node has under way at once: the host's limit.
     pub(crate) object_reads_at_once: usize,

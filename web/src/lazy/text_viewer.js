@@ -9,7 +9,7 @@ const LINE_HEIGHT = 18;
 const MAX_HEIGHT = 8_000_000;
 /** Above the first line and below the last one, in pixels. */
 const PADDING = 15;
-/** Lines above and below those in view. */
+/** How many more lines are drawn above and below those in view. */
 const MARGIN = 30;
 
 export class TextViewer {

@@ -191,7 +191,7 @@ pub enum OpenError {
     #[error("{} has no log", .0.display())]
     Missing(PathBuf),
     /// The disk of the store is full.
-    #[error("cannot open {}: its disk is full; free 32 MiB there", .0.display())]
+    #[error("cannot open {}: its disk is full; free 16 MiB there", .0.display())]
     Full(PathBuf),
     /// A part of the file that is needed cannot be read.
     #[error(

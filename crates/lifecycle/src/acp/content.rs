@@ -101,7 +101,7 @@ fn file_uri(path: &Path) -> String {
     format!("file://{}", utf8_percent_encode(&path.to_string_lossy(), PATH))
 }
 
-/// The members of an object that is the output of a command which hold the output as a text, by what agents call them.
+/// The names that agents give to the text in the output of a command.
 const OUTPUT_TEXTS: [&str; 2] = ["formatted_output", "output"];
 
 /// A JSON value for people: a string as it is, and of an object that has its output as a text only that.

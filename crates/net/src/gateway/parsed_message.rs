@@ -96,7 +96,7 @@ impl ParsedMessage {
     /// Whether the state of its receiver would differ from that of its sender, side `from`, without it.
     pub(super) fn carries_state(&self, from: SideId) -> bool {
         let Some(mut envelope) = self.envelope.clone() else { return false };
-        // The method may stand at the end.
+        // `method` may come after long `params`.
         read_on(&self.message, &mut envelope);
         let role = match from {
             SideId::Downstream => Role::Client,

@@ -107,7 +107,7 @@ mod tests {
     const PING: u8 = 0x89;
     const PONG: u8 = 0x8A;
 
-    /// A client on a WebSocket that waits, and its end of it; and their gateway.
+    /// A waiting client, the peer's end of its connection, and the gateway.
     fn client() -> (WaitingClient, DuplexStream, Gateway) {
         let plain = |role| Setup::new(Dialect::Plain, role, Limits::default());
         let budget = BudgetConfig { process_bytes: 80 << 20, principal_bytes: 80 << 20, floor_bytes: 64 << 10 };

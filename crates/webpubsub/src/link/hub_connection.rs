@@ -31,7 +31,7 @@ const MAX_UNACKED: usize = 250;
 const MAX_UNACKNOWLEDGED_MESSAGES: u32 = 16;
 /// How many bytes of messages.
 const MAX_UNACKNOWLEDGED_BYTES: usize = 512 << 10;
-/// How long a connection is tried to be recovered. The service keeps it for at least half a minute.
+/// How long we try to recover a connection. The service keeps it for at least half a minute.
 const RECOVER_FOR: Duration = Duration::from_secs(60);
 /// How long to wait between two attempts.
 const RETRY_AFTER: Duration = Duration::from_millis(500);

@@ -84,7 +84,8 @@ pub use dialect::{AnyMachine, Dialect, Feedback, Setup};
 pub use driver::Driver;
 pub use gateway::Gateway;
 pub use link::{
-    Acked, Arrival, BoxLink, HalfClose, Intake, Link, LinkError, LinkStatus, Moved, NextFrame, ReceiveMemory,
+    Acked, Arrival, BoxLink, FrameContent, HalfClose, Intake, Link, LinkError, LinkStatus, Moved, NextFrame,
+    ReceiveMemory,
 };
 pub use listen::{Accepted, AccessPolicy, ListenConfig, ListenError, Listener, Token};
 pub use log_limit::{LogLimit, LogPermit};

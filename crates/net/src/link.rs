@@ -65,6 +65,18 @@ pub struct LinkStatus {
     pub waits_for_memory: bool,
     /// How many bytes have moved so far. If it grows, a slow peer is not dead.
     pub moved: Moved,
+    /// What a frame may be.
+    pub content: FrameContent,
+}
+
+/// What the frames of a link may be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum FrameContent {
+    /// Only text.
+    #[default]
+    Text,
+    /// Text, or bytes ([`Meta::is_binary`](breakbulk_proto::Meta::is_binary)).
+    Bytes,
 }
 
 /// Whether the peer can end its direction and still read ([`Arrival::Ended`]).

@@ -116,6 +116,7 @@ impl NostrLink {
             id: Some(event::hex(&message.name)),
             about: message.about.as_ref().map(event::hex),
             supports_parts: message.supports_parts,
+            ..Meta::default()
         };
         Some(Arrival::Frame { bytes: message.text, meta })
     }

@@ -321,6 +321,8 @@ pub struct Meta {
     pub about: Option<Arc<str>>,
     /// Whether the sender's tags say that it supports transfers in parts.
     pub supports_parts: bool,
+    /// Whether the frame is bytes, and not text. Only for links that carry such frames.
+    pub is_binary: bool,
 }
 
 /// What a link says about a frame that it took.

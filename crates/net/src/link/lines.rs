@@ -17,7 +17,9 @@ use breakbulk_proto::{Capacity, Grant, Meta, Transmit};
 
 use self::read::LineReader;
 use self::write::LineWriter;
-use super::{Acked, Arrival, HalfClose, Intake, Link, LinkError, LinkStatus, Moved, NextFrame, ReceiveMemory};
+use super::{
+    Acked, Arrival, FrameContent, HalfClose, Intake, Link, LinkError, LinkStatus, Moved, NextFrame, ReceiveMemory,
+};
 
 pub(super) use self::pipe::PipeWriter;
 
@@ -96,6 +98,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> Link for Lines<R
             is_amid_frame: self.reader.is_amid_message(),
             waits_for_memory: self.reader.waits_for_memory(),
             moved: Moved { inward: self.reader.read(), outward: carried.unwrap_or_else(|| self.writer.written()) },
+            content: FrameContent::Text,
         }
     }
 

@@ -26,13 +26,14 @@ use tokio_websockets::{ClientBuilder, CloseCode, Config, Error, Limits, Message,
 use breakbulk_proto::{Capacity, Grant, Meta, Over, Transmit};
 
 pub use self::config::WebSocketConfig;
+use self::frame_writer::{BINARY, TEXT};
 pub use self::keepalive::Keepalive;
 use self::keepalive::{KeepaliveAction, KeepaliveTimer};
 pub(crate) use self::key::{Key, accept_for};
 use self::metered_stream::MeteredStream;
 pub use self::tcp::tune;
 use self::write_batch::WriteBatch;
-use super::{Acked, Arrival, HalfClose, Intake, Link, LinkError, LinkStatus, NextFrame, ReceiveMemory};
+use super::{Acked, Arrival, FrameContent, HalfClose, Intake, Link, LinkError, LinkStatus, NextFrame, ReceiveMemory};
 use crate::len64;
 use crate::memory::FrameMemory;
 
@@ -263,6 +264,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Link for WebSocket<S> {
             is_amid_frame: socket.is_amid_message(),
             waits_for_memory: socket.waits_for_memory(),
             moved: socket.moved(),
+            content: FrameContent::Bytes,
         }
     }
 
@@ -347,8 +349,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Transmit> for WebSocket<S> {
 
     fn start_send(self: Pin<&mut Self>, item: Transmit) -> Result<(), LinkError> {
         let this = self.get_mut();
-        let bytes = match item {
-            Transmit::Frame { bytes, .. } => bytes,
+        let (bytes, kind) = match item {
+            Transmit::Frame { bytes, meta, .. } => (bytes, if meta.is_binary { BINARY } else { TEXT }),
             Transmit::Close(reason) => {
                 this.is_closed = true;
                 // If the stack has sent a close already, ours comes too late.
@@ -362,7 +364,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<Transmit> for WebSocket<S> {
             return Err(LinkError::Closed);
         }
         this.batch.note_frame(bytes.len());
-        Ok(this.socket.get_mut().writer_mut().push_text(bytes.parts().iter().cloned().collect())?)
+        Ok(this.socket.get_mut().writer_mut().push_message(kind, bytes.parts().iter().cloned().collect())?)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {

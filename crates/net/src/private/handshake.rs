@@ -6,6 +6,8 @@
 //!  client ── sealed, empty ─────▶ host     only who made the first frame can make it
 //! ```
 //!
+//! Each frame of Noise has a [`FrameContent`] in it, as one byte: if the link carries bytes at both ends, sealed frames are bytes.
+//!
 //! The host opens a link only after the third frame: the first one could be a repeated one.
 
 use std::future::poll_fn;
@@ -24,8 +26,8 @@ use tokio::time::timeout;
 use super::error::{PrivateError, REFUSED};
 use super::key::{HostKey, PairingCode};
 use super::link::PrivateLink;
-use super::seal::{Opened, Session, sealed_len};
-use crate::link::{Arrival, BoxLink, Intake, LinkError};
+use super::seal::{Coding, Opened, Session};
+use crate::link::{Arrival, BoxLink, FrameContent, Intake, Link, LinkError};
 
 /// Client to host without a key of its own, host with a known key, and a secret that both have.
 const PATTERN: &str = "Noise_NKpsk0_25519_AESGCM_SHA256";
@@ -78,7 +80,7 @@ async fn open(
     let done = timeout(HANDSHAKE_TIMEOUT, handshake).await;
     match done.unwrap_or(Err(PrivateError::HandshakeTimedOut(HANDSHAKE_TIMEOUT))) {
         Ok(session) => {
-            limit(&mut link, sealed_len(max_frame_bytes));
+            limit(&mut link, session.coding().sealed_len(max_frame_bytes));
             Ok(Box::new(PrivateLink::new(link, session)))
         }
         Err(error) => {
@@ -109,17 +111,17 @@ fn host(key: &HostKey) -> Result<HandshakeState, snow::Error> {
 
 async fn greet(link: &mut BoxLink, mut noise: HandshakeState) -> Result<Session, PrivateError> {
     say(link, &mut noise).await?;
-    hear(link, &mut noise, PrivateError::WrongHostKey).await?;
-    let mut session = Session::new(noise.into_transport_mode().map_err(PrivateError::Noise)?);
+    let coding = hear(link, &mut noise, PrivateError::WrongHostKey).await?;
+    let mut session = Session::new(noise.into_transport_mode().map_err(PrivateError::Noise)?, coding);
     let proof = session.seal(&Message::default()).map_err(PrivateError::Noise)?;
-    send(link, proof).await?;
+    send_frame(link, proof, coding).await?;
     Ok(session)
 }
 
 async fn welcome(link: &mut BoxLink, mut noise: HandshakeState) -> Result<Session, PrivateError> {
-    hear(link, &mut noise, PrivateError::WrongPairingCode).await?;
+    let coding = hear(link, &mut noise, PrivateError::WrongPairingCode).await?;
     say(link, &mut noise).await?;
-    let mut session = Session::new(noise.into_transport_mode().map_err(PrivateError::Noise)?);
+    let mut session = Session::new(noise.into_transport_mode().map_err(PrivateError::Noise)?, coding);
     match session.open(&receive(link).await?) {
         Some(Opened::Frame(proof)) if proof.is_empty() => Ok(session),
         _ => Err(PrivateError::HandshakeRepeated),
@@ -129,21 +131,32 @@ async fn welcome(link: &mut BoxLink, mut noise: HandshakeState) -> Result<Sessio
 /// Sends our next frame of the handshake.
 async fn say(link: &mut BoxLink, noise: &mut HandshakeState) -> Result<(), PrivateError> {
     let mut bytes = [0; 128];
-    let len = noise.write_message(&[], &mut bytes).map_err(PrivateError::Noise)?;
+    let len = noise.write_message(&[content_byte(link)], &mut bytes).map_err(PrivateError::Noise)?;
     let text = format!("{MARKER}{}", STANDARD_NO_PAD.encode(&bytes[..len]));
-    send(link, Message::from(text)).await
+    send_frame(link, Message::from(text), Coding::Text).await
 }
 
-/// Reads the other side's next frame of the handshake. `otherwise` is what is wrong if it was made with another key.
-async fn hear(link: &mut BoxLink, noise: &mut HandshakeState, otherwise: PrivateError) -> Result<(), PrivateError> {
+/// What the link carries, as the other side is told.
+fn content_byte(link: &BoxLink) -> u8 {
+    match link.status().content {
+        FrameContent::Text => 0,
+        FrameContent::Bytes => 1,
+    }
+}
+
+/// Reads the other side's next frame of the handshake, and finds how frames are sealed. `otherwise` is what is wrong if it was made with
+/// another key.
+async fn hear(link: &mut BoxLink, noise: &mut HandshakeState, otherwise: PrivateError) -> Result<Coding, PrivateError> {
     let frame = match receive(link).await {
         Err(PrivateError::Link(LinkError::FrameTooLarge(_))) => return Err(PrivateError::NotPrivate),
         frame => frame?,
     };
     let coded = frame.strip_prefix(MARKER.as_bytes()).ok_or(PrivateError::NotPrivate)?;
     let bytes = STANDARD_NO_PAD.decode(coded).map_err(|_not_base64| PrivateError::NotPrivate)?;
-    match noise.read_message(&bytes, &mut [0; 128]) {
-        Ok(0) => Ok(()),
+    let mut content = [0; 128];
+    match (noise.read_message(&bytes, &mut content), content_byte(link)) {
+        (Ok(1), 1) if content[0] == 1 => Ok(Coding::Bytes),
+        (Ok(1), _) => Ok(Coding::Text),
         _ => Err(otherwise),
     }
 }
@@ -162,8 +175,9 @@ async fn receive(link: &mut BoxLink) -> Result<Bytes, PrivateError> {
     }
 }
 
-async fn send(link: &mut BoxLink, text: Message) -> Result<(), PrivateError> {
-    put(link, Transmit::Frame { tag: Tag::default(), bytes: text, meta: Meta::default() }).await?;
+async fn send_frame(link: &mut BoxLink, bytes: Message, coding: Coding) -> Result<(), PrivateError> {
+    let meta = Meta { is_binary: coding == Coding::Bytes, ..Meta::default() };
+    put(link, Transmit::Frame { tag: Tag::default(), bytes, meta }).await?;
     Ok(poll_fn(|cx| Pin::new(&mut *link).poll_flush(cx)).await?)
 }
 

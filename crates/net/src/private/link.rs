@@ -8,9 +8,11 @@ use breakbulk_proto::{Capacity, CloseReason, Grant, Measure, Meta, Overhead, Tag
 use futures_core::Stream;
 use futures_sink::Sink;
 
-use super::seal::{Opened, Session, sealed_len};
+use super::seal::{Coding, Opened, Session};
 use crate::driver::ABNORMAL;
-use crate::link::{Acked, Arrival, BoxLink, HalfClose, Intake, Link, LinkError, LinkStatus, NextFrame, ReceiveMemory};
+use crate::link::{
+    Acked, Arrival, BoxLink, FrameContent, HalfClose, Intake, Link, LinkError, LinkStatus, NextFrame, ReceiveMemory,
+};
 
 /// A private link. Whoever is in between sees the lengths of frames, and when they pass.
 pub struct PrivateLink {
@@ -73,9 +75,10 @@ impl PrivateLink {
 impl Link for PrivateLink {
     fn capacity(&self) -> Capacity {
         let Capacity { cap, overhead } = self.link.capacity();
+        let coding = self.session.coding();
         let overhead = move |measure: Measure| {
             // The text of a sealed frame has no character that is escaped.
-            let sealed = sealed_len(measure.bytes);
+            let sealed = coding.sealed_len(measure.bytes);
             let around = overhead.of(Measure { bytes: sealed, escaped: sealed });
             sealed.saturating_sub(measure.bytes).saturating_add(around)
         };
@@ -84,7 +87,7 @@ impl Link for PrivateLink {
 
     fn status(&self) -> LinkStatus {
         // An end of one direction that is not sealed could be anyone's.
-        LinkStatus { half_close: HalfClose::Unsupported, ..self.link.status() }
+        LinkStatus { half_close: HalfClose::Unsupported, content: FrameContent::Text, ..self.link.status() }
     }
 
     fn receive_memory(&mut self) -> Option<&mut dyn ReceiveMemory> {
@@ -100,11 +103,12 @@ impl Link for PrivateLink {
     }
 }
 
-/// Frames are charged with the length of their sealed text, which is longer.
+/// Frames are charged with their sealed length, which is longer.
 impl ReceiveMemory for PrivateLink {
     fn set_intake(&mut self, Intake { max_frame_bytes, account }: Intake) {
+        let max_frame_bytes = self.session.coding().sealed_len(max_frame_bytes);
         if let Some(memory) = self.memory() {
-            memory.set_intake(Intake { max_frame_bytes: sealed_len(max_frame_bytes), account });
+            memory.set_intake(Intake { max_frame_bytes, account });
         }
     }
 
@@ -153,16 +157,18 @@ impl Sink<Transmit> for PrivateLink {
     }
 
     fn start_send(mut self: Pin<&mut Self>, item: Transmit) -> Result<(), LinkError> {
+        let is_binary = self.session.coding() == Coding::Bytes;
         // Only after 2^64 frames.
         let used_up = |_| LinkError::Closed;
         let frame = match item {
             Transmit::Frame { tag, bytes, meta } => {
+                let meta = Meta { is_binary, ..meta };
                 Transmit::Frame { tag, bytes: self.session.seal(&bytes).map_err(used_up)?, meta }
             }
             Transmit::Close(reason) => {
                 self.owes_close = true;
                 let bytes = self.session.seal_close(reason.code(), &reason.text()).map_err(used_up)?;
-                Transmit::Frame { tag: Tag::default(), bytes, meta: Meta::default() }
+                Transmit::Frame { tag: Tag::default(), bytes, meta: Meta { is_binary, ..Meta::default() } }
             }
         };
         Pin::new(&mut self.link).start_send(frame)

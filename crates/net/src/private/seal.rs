@@ -2,7 +2,8 @@
 //!
 //! A frame is cut into pieces of [`PIECE`] bytes. To each a [`Mark`] is added, which says whether it is the last, and each becomes one Noise
 //! message with the next number of its direction. The frame on the link is the base64 text of these messages, one after the other, without
-//! padding. A whole piece is a multiple of 3 bytes long, so each piece has a text of its own.
+//! padding. A whole piece is a multiple of 3 bytes long, so each piece has a text of its own. On a link that carries bytes, the frame is the
+//! messages themselves.
 //!
 //! Whatever is changed about the texts is noticed: a piece that was altered, or that comes in another place, cannot be opened; a frame
 //! from whose end pieces were cut off has no last piece, and one that was joined to another has its last piece too early.
@@ -100,20 +101,36 @@ pub(super) enum Opened {
     },
 }
 
+/// How the Noise messages of a frame are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Coding {
+    /// As base64.
+    Text,
+    /// As they are.
+    Bytes,
+}
+
 /// The keys of both directions.
-pub(super) struct Session(TransportState);
+pub(super) struct Session {
+    noise: TransportState,
+    coding: Coding,
+}
 
 impl Session {
-    pub(super) const fn new(noise: TransportState) -> Self {
-        Self(noise)
+    pub(super) const fn new(noise: TransportState, coding: Coding) -> Self {
+        Self { noise, coding }
     }
 
-    /// The sealed text of a frame. In pieces, so that no large memory is needed for it.
+    pub(super) const fn coding(&self) -> Coding {
+        self.coding
+    }
+
+    /// A sealed frame. In pieces, so that no large memory is needed for it.
     pub(super) fn seal(&mut self, frame: &Message) -> Result<Message, snow::Error> {
         self.seal_as(frame, Mark::Last)
     }
 
-    /// The sealed text of a close.
+    /// A sealed close.
     pub(super) fn seal_close(&mut self, code: u16, text: &str) -> Result<Message, snow::Error> {
         let close: Vec<u8> = code.to_be_bytes().iter().chain(text.as_bytes()).copied().collect();
         self.seal_as(&close.into(), Mark::Close)
@@ -139,40 +156,76 @@ impl Session {
             left -= piece.len();
             let mark = if left == 0 { last } else { Mark::More };
             piece.push(mark.byte());
-            let len = self.0.write_message(&piece, &mut sealed)?;
-            if self.0.sending_nonce().is_multiple_of(REKEY_AFTER) {
-                self.0.rekey_outgoing();
+            let len = self.noise.write_message(&piece, &mut sealed)?;
+            if self.noise.sending_nonce().is_multiple_of(REKEY_AFTER) {
+                self.noise.rekey_outgoing();
             }
-            let mut text = vec![0; FAST.encoded_len(len)];
-            FAST.encode_slice(&sealed[..len], &mut text).map_err(|_too_short| snow::Error::Input)?;
-            texts.push(Bytes::from(text));
+            texts.push(match self.coding {
+                Coding::Bytes => Bytes::copy_from_slice(&sealed[..len]),
+                Coding::Text => {
+                    let mut text = vec![0; FAST.encoded_len(len)];
+                    FAST.encode_slice(&sealed[..len], &mut text).map_err(|_too_short| snow::Error::Input)?;
+                    text.into()
+                }
+            });
             if mark != Mark::More {
                 return Ok(texts.into_iter().collect());
             }
         }
     }
 
-    /// What is in a sealed text; `None` if it is not what the peer sent next. After that, nothing more can be opened.
+    /// What is in a sealed frame; `None` if it is not what the peer sent next. After that, nothing more can be opened.
     pub(super) fn open(&mut self, sealed: &[u8]) -> Option<Opened> {
-        let mut noise = vec![0; sealed.len().min(NOISE)];
-        let mut opened = Vec::with_capacity(sealed.len() / 4 * 3);
-        let mut texts = sealed.chunks(CODED).peekable();
+        let mut decoded = match self.coding {
+            Coding::Text => vec![0; sealed.len().min(NOISE)],
+            Coding::Bytes => Vec::new(),
+        };
+        let mut opened = Vec::with_capacity(sealed.len());
+        let mut pieces = sealed.chunks(self.coding.whole()).peekable();
         loop {
-            let len = decode(texts.next()?, &mut noise)?;
+            let piece = pieces.next()?;
+            let noise = match self.coding {
+                Coding::Text => {
+                    let len = decode(piece, &mut decoded)?;
+                    &decoded[..len]
+                }
+                Coding::Bytes => piece,
+            };
             let done = opened.len();
             // The tag has a place there, too, until it was checked.
-            opened.resize(done + len, 0);
-            let len = self.0.read_message(&noise[..len], &mut opened[done..]).ok()?;
+            opened.resize(done + noise.len(), 0);
+            let len = self.noise.read_message(noise, &mut opened[done..]).ok()?;
             opened.truncate(done + len);
-            if self.0.receiving_nonce().is_multiple_of(REKEY_AFTER) {
-                self.0.rekey_incoming();
+            if self.noise.receiving_nonce().is_multiple_of(REKEY_AFTER) {
+                self.noise.rekey_incoming();
             }
-            match (Mark::of(opened.pop()?), texts.peek()) {
+            match (Mark::of(opened.pop()?), pieces.peek()) {
                 (Some(Mark::More), Some(_)) => {}
                 (Some(Mark::Last), None) => return Some(Opened::Frame(opened.into())),
                 (Some(Mark::Close), None) => return close(&opened),
                 _ => return None,
             }
+        }
+    }
+}
+
+impl Coding {
+    /// How long a sealed frame is.
+    pub(super) const fn sealed_len(self, bytes: u64) -> u64 {
+        match self {
+            Self::Text => sealed_len(bytes),
+            Self::Bytes => {
+                let whole = bytes.saturating_sub(1) / PIECE as u64;
+                bytes.saturating_add(whole.saturating_add(1).saturating_mul(ADDED as u64))
+            }
+        }
+    }
+
+    /// How long a whole Noise message is in a frame.
+    const fn whole(self) -> usize {
+        match self {
+            Self::Text => CODED,
+            Self::Bytes => NOISE,
         }
     }
 }
@@ -201,7 +254,7 @@ mod tests {
     use super::*;
 
     /// Two sessions with the same keys.
-    pub(super) fn pair() -> (Session, Session) {
+    pub(super) fn pair(coding: Coding) -> (Session, Session) {
         let params = || "Noise_NN_25519_AESGCM_SHA256".parse().unwrap();
         let mut left = snow::Builder::new(params()).build_initiator().unwrap();
         let mut right = snow::Builder::new(params()).build_responder().unwrap();
@@ -210,7 +263,11 @@ mod tests {
         right.read_message(&message[..len], &mut payload).unwrap();
         let len = right.write_message(&[], &mut message).unwrap();
         left.read_message(&message[..len], &mut payload).unwrap();
-        (Session::new(left.into_transport_mode().unwrap()), Session::new(right.into_transport_mode().unwrap()))
+        [left, right].map(|side| Session::new(side.into_transport_mode().unwrap(), coding)).into()
+    }
+
+    fn codings() -> impl Strategy<Value = Coding> {
+        prop_oneof![Just(Coding::Text), Just(Coding::Bytes)]
     }
 
     fn text(len: usize) -> Vec<u8> {
@@ -225,17 +282,18 @@ mod tests {
     proptest! {
         #[test]
         fn what_was_sealed_is_opened_and_its_length_was_known(
+            coding in codings(),
             lens in prop::collection::vec(lens(), 1..4),
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
         ) {
-            let (mut from, mut to) = pair();
+            let (mut from, mut to) = pair(coding);
             for len in lens {
                 let frame = Bytes::from(text(len));
                 let mut ends: Vec<usize> = cuts.iter().map(|cut| cut.index(len + 1)).chain([0, len]).collect();
                 ends.sort_unstable();
                 let rope: Message = ends.windows(2).map(|ends| frame.slice(ends[0]..ends[1])).collect();
                 let sealed = from.seal(&rope).unwrap();
-                prop_assert_eq!(sealed.len() as u64, sealed_len(len as u64));
+                prop_assert_eq!(sealed.len() as u64, coding.sealed_len(len as u64));
                 prop_assert_eq!(to.open(&sealed.to_bytes()), Some(Opened::Frame(frame)));
             }
         }
@@ -250,18 +308,19 @@ mod tests {
         }
 
         #[test]
-        fn the_overhead_does_not_shrink_as_the_text_grows(len in prop_oneof![0..400_000_u64, any::<u32>().prop_map(u64::from)]) {
-            prop_assert!(sealed_len(len + 1) - (len + 1) >= sealed_len(len) - len);
+        fn the_overhead_does_not_shrink_as_the_text_grows(coding in codings(), len in prop_oneof![0..400_000_u64, any::<u32>().prop_map(u64::from)]) {
+            prop_assert!(coding.sealed_len(len + 1) - (len + 1) >= coding.sealed_len(len) - len);
         }
 
         #[test]
         fn no_change_of_a_sealed_frame_goes_unnoticed(
+            coding in codings(),
             len in prop_oneof![0..50_usize, PIECE - 2..PIECE + 2, 2 * PIECE - 2..2 * PIECE + 20],
             at in any::<prop::sample::Index>(),
             change in 0..6_u8,
             bit in 0..8_u8,
         ) {
-            let (mut from, mut to) = pair();
+            let (mut from, mut to) = pair(coding);
             let first = from.seal(&text(len).into()).unwrap().to_bytes();
             let second = from.seal(&text(3).into()).unwrap().to_bytes();
             let mut sealed = first.to_vec();
@@ -280,10 +339,10 @@ mod tests {
 
     #[test]
     fn a_frame_without_its_last_pieces_and_one_that_comes_twice_are_noticed() {
-        let (mut from, mut to) = pair();
+        let (mut from, mut to) = pair(Coding::Text);
         let sealed = from.seal(&text(3 * PIECE).into()).unwrap().to_bytes();
         assert_eq!(to.open(&sealed[..2 * CODED]), None);
-        let (mut from, mut to) = pair();
+        let (mut from, mut to) = pair(Coding::Text);
         let sealed = from.seal(&text(9).into()).unwrap().to_bytes();
         assert_eq!(to.open(&sealed), Some(Opened::Frame(text(9).into())));
         assert_eq!(to.open(&sealed), None);
@@ -292,14 +351,14 @@ mod tests {
 
     #[test]
     fn a_direction_cannot_be_turned_around() {
-        let (mut from, _) = pair();
+        let (mut from, _) = pair(Coding::Text);
         let sealed = from.seal(&text(9).into()).unwrap().to_bytes();
         assert_eq!(from.open(&sealed), None);
     }
 
     #[test]
     fn a_close_is_sealed_with_its_code_and_text() {
-        let (mut from, mut to) = pair();
+        let (mut from, mut to) = pair(Coding::Text);
         let sealed = from.seal_close(4411, "the client is too slow").unwrap().to_bytes();
         let close = Opened::Close { code: 4411, text: "the client is too slow".into() };
         assert_eq!(to.open(&sealed), Some(close));
@@ -307,18 +366,18 @@ mod tests {
 
     #[test]
     fn both_sides_change_their_keys_at_the_same_message() {
-        let (mut from, mut to) = pair();
-        let start = from.0.sending_nonce();
+        let (mut from, mut to) = pair(Coding::Text);
+        let start = from.noise.sending_nonce();
         let keep = from.seal(&text(5).into()).unwrap().to_bytes();
         to.open(&keep).unwrap();
         for _ in 0..REKEY_AFTER + 2 {
             let sealed = from.seal(&text(5).into()).unwrap().to_bytes();
             assert_eq!(to.open(&sealed), Some(Opened::Frame(text(5).into())));
         }
-        assert_eq!((start, to.0.receiving_nonce()), (0, REKEY_AFTER + 3));
+        assert_eq!((start, to.noise.receiving_nonce()), (0, REKEY_AFTER + 3));
         // Without the change on one side, the next message could not be opened.
-        let (mut from, mut to) = pair();
-        from.0.rekey_outgoing();
+        let (mut from, mut to) = pair(Coding::Text);
+        from.noise.rekey_outgoing();
         assert!(to.open(&from.seal(&text(5).into()).unwrap().to_bytes()).is_none());
     }
 }

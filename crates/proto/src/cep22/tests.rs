@@ -265,6 +265,7 @@ fn shuttle(a: &mut Endpoint, b: &mut Endpoint) {
                 id: Some(format!("{from}{}", sent.tag.0).into()),
                 about: sent.meta.about.clone(),
                 supports_parts: sent.meta.supports_parts,
+                ..Meta::default()
             };
             let input = Input::Frame { bytes: Bytes::from(sent.text.clone()), meta };
             if to { b.put(input) } else { a.put(input) }

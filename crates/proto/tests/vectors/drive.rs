@@ -294,7 +294,13 @@ impl<'a> Driver<'a> {
 
 fn meta(spec: &MetaSpec) -> Meta {
     let text = |field: &Option<String>| field.as_deref().map(Into::into);
-    Meta { peer: text(&spec.peer), id: text(&spec.id), about: text(&spec.about), supports_parts: spec.supports_parts }
+    Meta {
+        peer: text(&spec.peer),
+        id: text(&spec.id),
+        about: text(&spec.about),
+        supports_parts: spec.supports_parts,
+        ..Meta::default()
+    }
 }
 
 fn capacity(spec: CapacitySpec) -> Capacity {

@@ -23,7 +23,9 @@ const SHORT: usize = 4 << 10;
 const RUN: usize = 64 << 10;
 
 const FINAL: u8 = 0x80;
-const TEXT: u8 = 1;
+/// The kinds of messages.
+pub(super) const TEXT: u8 = 1;
+pub(super) const BINARY: u8 = 2;
 const CONTINUATION: u8 = 0;
 const MASKED: u8 = 0x80;
 
@@ -82,13 +84,13 @@ impl FrameWriter {
         self.end_run();
     }
 
-    /// Queues a text message.
+    /// Queues a message.
     ///
     /// # Errors
     /// The system gave no random bytes for a mask.
-    pub(super) fn push_text(&mut self, mut parts: VecDeque<Bytes>) -> io::Result<()> {
+    pub(super) fn push_message(&mut self, kind: u8, mut parts: VecDeque<Bytes>) -> io::Result<()> {
         let mut left: usize = parts.iter().map(Bytes::len).sum();
-        let mut opcode = TEXT;
+        let mut opcode = kind;
         loop {
             let len = left.min(LONGEST_FRAME);
             left -= len;
@@ -368,7 +370,7 @@ mod tests {
             for len in [0, 1, 125, 126, 65_535, 65_536, 3 * PIECE + 7] {
                 for (size, most) in [(usize::MAX / 2, usize::MAX), (1 + len / 3, 70_001), (5001, 9973)] {
                     let (mut writer, text) = (FrameWriter::new(role), text(len));
-                    writer.push_text(cut(&text, size)).unwrap();
+                    writer.push_message(TEXT, cut(&text, size)).unwrap();
                     let wire = written(&mut writer, most).await;
                     assert_eq!(frames(role, &wire), [(FINAL | TEXT, text.to_vec())], "{len} by {size} and {most}");
                 }
@@ -382,10 +384,10 @@ mod tests {
             let (mut writer, mut lone) = (FrameWriter::new(role), FrameWriter::new(role));
             let mut want = Vec::new();
             for len in [10, 2 * PIECE, 0, 300_000, 126] {
-                lone.push_text(cut(&text(3), 9)).unwrap();
+                lone.push_message(TEXT, cut(&text(3), 9)).unwrap();
                 let raw = written(&mut lone, usize::MAX).await;
                 writer.push_raw(raw.into());
-                writer.push_text(cut(&text(len), 65_000)).unwrap();
+                writer.push_message(TEXT, cut(&text(len), 65_000)).unwrap();
                 want.extend([(FINAL | TEXT, text(3).to_vec()), (FINAL | TEXT, text(len).to_vec())]);
             }
             let wire = written(&mut writer, 100_003).await;
@@ -396,7 +398,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_longer_than_the_longest_frame_is_one_message_in_many() {
         let (mut writer, text) = (FrameWriter::new(WebSocketRole::Client), text(2 * LONGEST_FRAME + 5));
-        writer.push_text(cut(&text, 1 << 20)).unwrap();
+        writer.push_message(TEXT, cut(&text, 1 << 20)).unwrap();
         let frames = frames(WebSocketRole::Client, &written(&mut writer, usize::MAX).await);
         let heads: Vec<_> = frames.iter().map(|(head, payload)| (*head, payload.len())).collect();
         assert_eq!(heads, [(TEXT, LONGEST_FRAME), (CONTINUATION, LONGEST_FRAME), (FINAL | CONTINUATION, 5)]);
@@ -407,7 +409,7 @@ mod tests {
     async fn a_server_writes_short_parts_together_and_long_ones_as_they_lie() {
         let (mut writer, short, long) = (FrameWriter::new(WebSocketRole::Server), text(100_000), text(SHORT + 1));
         let parts: VecDeque<Bytes> = cut(&short, 7).into_iter().chain([long.clone()]).chain(cut(&short, 7)).collect();
-        writer.push_text(parts).unwrap();
+        writer.push_message(TEXT, parts).unwrap();
         assert!(writer.queue.len() <= 5, "{} parts", writer.queue.len());
         assert!(writer.queue.iter().any(|part| part.bytes.as_ptr() == long.as_ptr()), "it was not copied");
         let wire = written(&mut writer, 10_000).await;
@@ -418,7 +420,7 @@ mod tests {
     async fn memory_is_let_go_of_only_when_nothing_waits() {
         let (mut writer, text) = (FrameWriter::new(WebSocketRole::Client), text(PIECE));
         let held = |writer: &FrameWriter| writer.pieces.0.iter().map(|piece| piece.bytes.capacity()).sum::<usize>();
-        writer.push_text(cut(&text, PIECE)).unwrap();
+        writer.push_message(TEXT, cut(&text, PIECE)).unwrap();
         writer.rest();
         let wire = written(&mut writer, 10_000).await;
         assert_eq!(frames(WebSocketRole::Client, &wire), [(FINAL | TEXT, text.to_vec())]);
@@ -430,7 +432,7 @@ mod tests {
     #[tokio::test]
     async fn each_frame_of_a_client_has_a_mask_of_its_own() {
         let mut writer = FrameWriter::new(WebSocketRole::Client);
-        (0..20).for_each(|_| writer.push_text(cut(&text(4), 9)).unwrap());
+        (0..20).for_each(|_| writer.push_message(TEXT, cut(&text(4), 9)).unwrap());
         let wire = written(&mut writer, usize::MAX).await;
         let keys: std::collections::HashSet<_> = wire.chunks(10).map(|frame| frame[2..6].to_vec()).collect();
         assert!(keys.len() > 15, "{} masks", keys.len());

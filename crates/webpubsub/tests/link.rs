@@ -112,6 +112,41 @@ async fn a_client_whose_frames_nobody_takes_does_not_stop_another_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_five_clients_three_whose_frames_nobody_takes_do_not_stop_the_other_two_and_lose_nothing() {
+    const FRAMES: usize = 30;
+    let relay = Running::start(|_| {}).await;
+    let mut host = relay.host("").await;
+    let mut links = Vec::new();
+    for user in ["a", "b", "c", "d", "e"] {
+        let options = format!("&user={user}");
+        let (client, accepted) = tokio::join!(relay.dial(&options), accept(&mut host));
+        assert_eq!(accepted.name, user);
+        links.push((client.unwrap(), accepted.link));
+    }
+    let served = links.split_off(3);
+    let sends = |mut client: BoxLink| async move {
+        for number in 0..FRAMES {
+            send(&mut client, frame(number, 600_000)).await;
+        }
+        client
+    };
+    let stalled: Vec<_> = links.into_iter().map(|(client, held)| (tokio::spawn(sends(client)), held)).collect();
+    let served = served.into_iter().map(|(client, link)| async move {
+        tokio::join!(exchange(client, 40), exchange(link, 40));
+    });
+    futures_util::future::join_all(served).await;
+    assert!(stalled.iter().all(|(sending, _)| !sending.is_finished()));
+    assert!(relay.relay.stats().queued_bytes < 16_000_000);
+    // What waited arrives when it is taken.
+    for (sending, mut held) in stalled {
+        for number in 0..FRAMES {
+            assert!(receive(&mut held).await == frame(number, 600_000), "frame {number} is another");
+        }
+        within(sending).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_link_that_is_dropped_ends_the_other_end() {
     let relay = Running::start(|_| {}).await;
     let mut host = relay.host("").await;

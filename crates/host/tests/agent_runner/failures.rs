@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use breakbulk_host::log::sqlite::{Options, SqliteLog};
 use breakbulk_host::log::{AppendError, Log, MemoryLog};
+use serde_json::{Value, json};
 
 use crate::scripted_agent::{begun, ended, say, says};
 use crate::test_host::{CHAT, TestHost, quick, text};
@@ -77,4 +78,27 @@ async fn a_host_whose_log_is_gone_stops_all_the_same() {
     };
     tokio::time::timeout(Duration::from_secs(30), speak).await.expect("the conversation is over");
     tokio::time::timeout(Duration::from_secs(30), host.inner.stop()).await.expect("it stops");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_agent_says_while_a_client_cancels_its_turn_is_not_logged_behind_the_cancel() {
+    let log = MemoryLog::new();
+    let (host, _hand, events, turn) = TestHost::at_work(log.clone()).await;
+    say(&events, [begun(&turn)]).await;
+    say(&events, says("m1", None, "in time")).await;
+    let is_heard = |chat: &Value| text(&chat["activeTurn"]) == "in time";
+    host.until(CHAT, is_heard).await;
+    // This is on its way to the log when the client cancels.
+    log.refuse(Some(AppendError::Unknown));
+    say(&events, says("m2", None, "too late")).await;
+    tokio::time::sleep(Duration::from_millis(120)).await;
+    log.refuse(None);
+    host.cancel(CHAT, "t").await;
+    let turns = host.turns(CHAT, 1).await;
+    assert_eq!((&turns[0]["state"], text(&turns[0]).as_str()), (&json!("cancelled"), "in time"));
+    // The next turn is served, so the task has gone on.
+    host.prompt(CHAT, "t2", "go on").await;
+    host.until(CHAT, |chat| chat["activeTurn"]["id"] == "t2").await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!host.entries(CHAT).await.iter().any(|entry| entry.to_string().contains("too late")));
 }

@@ -92,7 +92,7 @@ async fn seventeen_megabytes_pass_both_ways(setup: Setup) {
     for toward in [Toward::Client, Toward::Host] {
         assert_eq!(groups(&world, 0, toward).len(), 1);
         let seen = world.line.frames().into_iter().filter(|seen| seen.toward == toward);
-        let (longest, most) = (seen.map(|seen| seen.len as u64).max().unwrap(), setup.cap.min(192 << 10));
+        let (longest, most) = (seen.map(|seen| seen.len as u64).max().unwrap(), setup.cap.min(120 << 10));
         assert!((most - 8..=most).contains(&longest), "segments fill what is chosen for them: {longest}");
     }
 }

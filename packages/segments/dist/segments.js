@@ -178,271 +178,243 @@ var Grant = class {
   }
 };
 
+// src/bytes.ts
+var { Buffer } = globalThis;
+var encoder = new TextEncoder();
+var encode = (text) => encoder.encode(text);
+var utf8Length = (text) => Buffer ? Buffer.byteLength(text) : encode(text).length;
+var buffer = (bytes) => Buffer?.from(bytes.buffer, bytes.byteOffset, bytes.length);
+function decode(bytes, stream = false) {
+  const ascii = bytes.length > LONG && buffer(bytes)?.toString("latin1");
+  if (ascii && utf8Length(ascii) === bytes.length) return ascii;
+  try {
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes, { stream });
+  } catch {
+    return null;
+  }
+}
+var LONG = 1 << 16;
+var decodedLength = (data) => Math.ceil(data.length / 4) * 3 - (data.endsWith("==") ? 2 : data.endsWith("=") ? 1 : 0);
+var allocate = (length) => Buffer?.allocUnsafe(length) ?? new Uint8Array(length);
+function decodeBase64(data, into, at) {
+  const length = decodedLength(data);
+  const place = into.subarray(at, at + length);
+  const end = data.slice(-4);
+  try {
+    if (data.length % 4 || btoa(atob(end)) !== end) return false;
+    if (Buffer) return into.write(data, at, length, "base64") === length && !data.includes("-") && !data.includes("_");
+    if (place.setFromBase64) return place.setFromBase64(data, { lastChunkHandling: "strict" }).written === length;
+    const binary = atob(data);
+    for (let n = 0; n < length; n++) place[n] = binary.charCodeAt(n);
+    return binary.length === length;
+  } catch {
+    return false;
+  }
+}
+function encodeBase64(bytes) {
+  const own = buffer(bytes)?.toString("base64") ?? bytes.toBase64?.();
+  if (own !== void 0) return own;
+  let binary = "";
+  for (let at = 0; at < bytes.length; at += 8192) binary += String.fromCharCode(...bytes.subarray(at, at + 8192));
+  return btoa(binary);
+}
+
 // src/json.ts
 var WANTED = new Set(
-  "jsonrpc method id params result error params.groupId params.index params.total params.data params.channel params.serverSeq params.requestId params.id params.action params.action.type params.clientId result.clientId params.protocolVersions result.protocolVersion params.capabilities params.capabilities.chunking result.capabilities result.capabilities.chunking".split(" ")
+  "jsonrpc method id params result error params.groupId params.index params.total params.data params.channel params.serverSeq params.requestId params.id params.action params.action.type params.clientId params.protocolVersions result.protocolVersion params.capabilities params.capabilities.chunking result.capabilities result.capabilities.chunking".split(" ")
 );
-var PLAIN = new Uint8Array(256).fill(1, 32);
-PLAIN[34] = PLAIN[92] = 0;
-var SHORT_ESCAPES = new Uint8Array(256);
-for (const letter of '"\\/bfnrt') SHORT_ESCAPES[letter.charCodeAt(0)] = 1;
-function plainEnd(bytes, at) {
-  const fourth = bytes.length - 3;
-  while (at < fourth && PLAIN[bytes[at]] & PLAIN[bytes[at + 1]] & PLAIN[bytes[at + 2]] & PLAIN[bytes[at + 3]]) at += 4;
-  while (at < bytes.length && PLAIN[bytes[at]] === 1) at++;
+var WANTED_DEPTH = 4;
+var LONGEST_KEY = 250;
+var VALUE = 1;
+var ELEMENT = 2;
+var MEMBER = 3;
+var KEY = 4;
+var COLON = 5;
+var AFTER_ELEMENT = 6;
+var AFTER_MEMBER = 7;
+var DONE = 8;
+var ZERO = 9;
+var DIGITS = 10;
+var FRACTION = 11;
+var EXPONENT = 12;
+var MINUS = 13;
+var POINT = 14;
+var E = 15;
+var SIGN = 16;
+var TEXT = 17;
+var KEY_TEXT = 23;
+var WORDS = 29;
+var BEGINS = 64;
+var ENDS = 128;
+var CLOSES = ENDS + 1;
+var NEXT = new Uint8Array(40 << 8);
+var rule = (states, bytes, next) => {
+  for (const state of states) for (const byte of bytes) NEXT[state << 8 | byte.charCodeAt(0)] = next;
+};
+var NON_ZERO = "123456789";
+var NUMERALS = `0${NON_ZERO}`;
+for (let state = VALUE; state <= DONE; state++) rule([state], " \n\r	", state);
+var BEGINNINGS = [VALUE, ELEMENT];
+rule(BEGINNINGS, '"', BEGINS + TEXT);
+rule(BEGINNINGS, "{", BEGINS + MEMBER);
+rule(BEGINNINGS, "[", BEGINS + ELEMENT);
+rule(BEGINNINGS, "-", BEGINS + MINUS);
+rule(BEGINNINGS, "0", BEGINS + ZERO);
+rule(BEGINNINGS, NON_ZERO, BEGINS + DIGITS);
+var letter = WORDS;
+for (const word of ["true", "false", "null"]) {
+  rule(BEGINNINGS, word[0], BEGINS + letter);
+  for (const next of word.slice(1, -1)) rule([letter], next, ++letter);
+  rule([letter++], word.slice(-1), ENDS);
+}
+rule([ELEMENT, AFTER_ELEMENT], "]", CLOSES);
+rule([MEMBER, AFTER_MEMBER], "}", CLOSES);
+rule([MEMBER, KEY], '"', BEGINS + KEY_TEXT);
+rule([COLON], ":", VALUE);
+rule([AFTER_ELEMENT], ",", VALUE);
+rule([AFTER_MEMBER], ",", KEY);
+for (const text of [TEXT, KEY_TEXT]) {
+  NEXT.fill(text, (text << 8) + 32, (text << 8) + 256);
+  rule([text], '"', ENDS + (text === TEXT ? 0 : COLON));
+  rule([text], "\\", text + 1);
+  rule([text + 1], '"\\/bfnrt', text);
+  rule([text + 1], "u", text + 2);
+  for (let digit = 2; digit < 6; digit++) rule([text + digit], `${NUMERALS}abcdefABCDEF`, digit < 5 ? text + digit + 1 : text);
+}
+rule([MINUS], "0", ZERO);
+rule([MINUS, DIGITS], NON_ZERO, DIGITS);
+rule([DIGITS], "0", DIGITS);
+rule([ZERO, DIGITS], ".", POINT);
+rule([POINT, FRACTION], NUMERALS, FRACTION);
+rule([ZERO, DIGITS, FRACTION], "eE", E);
+rule([E], "+-", SIGN);
+rule([E, SIGN, EXPONENT], NUMERALS, EXPONENT);
+var PLAIN = NEXT.slice(TEXT << 8, TEXT + 1 << 8).map((next) => next === TEXT ? 1 : 0);
+function plainEnd(bytes, at, length) {
+  while (at < length - 3 && PLAIN[bytes[at]] & PLAIN[bytes[at + 1]] & PLAIN[bytes[at + 2]] & PLAIN[bytes[at + 3]]) at += 4;
+  while (at < length && PLAIN[bytes[at]]) at++;
   return at;
 }
-var isSpace = (byte) => byte === 32 || byte === 10 || byte === 13 || byte === 9;
+function afterValue(nest, depth) {
+  const level = depth - 1;
+  return depth ? AFTER_ELEMENT + (nest[level >> 3] >> (level & 7) & 1) : DONE;
+}
 var isDigit = (byte) => byte >= 48 && byte <= 57;
+var mayEnd = (state) => state >= ZERO && state <= EXPONENT;
 var Scanner = class {
   constructor(maxDepth = Infinity) {
     this.maxDepth = maxDepth;
   }
   maxDepth;
-  /** The first value of each member that was looked for. */
+  /** The first value of each member that was looked for; under an empty key, the whole text. */
   found = /* @__PURE__ */ new Map();
   /** Members that came more than once. */
   repeated = /* @__PURE__ */ new Set();
-  /** What sort of value the whole text is. */
-  root = null;
-  /** What is wrong, and at which byte. */
-  fault = null;
+  /** What is wrong, as a sentence, and at which byte. */
+  fault = "";
+  isTooDeep = false;
   offset = 0;
   /** How deep it was nested at most. */
   deepest = 0;
-  #state = 0 /* Value */;
+  #state = VALUE;
   #depth = 0;
   /** A bit for each level: whether it is an object. */
   #nest = new Uint8Array(8);
   /** For the first levels, the member that we are in, if it is looked for. */
-  #live = ["", null, null, null];
-  #inKey = false;
-  /** Whether this key may be one that is looked for. */
-  #keepsKey = false;
-  /** The key that we are in, as far as it came in earlier pieces. */
-  #key = [];
-  #word = "";
-  #wordAt = 0;
-  /** Checks the next piece. Returns false if the text is not JSON. */
-  feed(bytes) {
-    if (this.fault) return false;
-    const base = this.offset;
-    const length = bytes.length;
+  #live = [""];
+  #keyAt = 0;
+  /** Checks the next piece: `bytes` is the text so far, of `length` bytes. Returns false if it is not JSON. */
+  feed(bytes, length) {
+    let at = this.offset;
     let state = this.#state;
-    let at = 0;
+    let depth = this.#depth;
+    let nest = this.#nest;
+    let after = afterValue(nest, depth);
+    if (this.fault) return false;
     while (at < length) {
-      const byte = bytes[at];
-      switch (state) {
-        case 7 /* Text */: {
-          const from = at;
-          at = plainEnd(bytes, at);
-          while (!this.#inKey && at + 1 < length && bytes[at] === 92 && SHORT_ESCAPES[bytes[at + 1]] === 1) {
-            at = plainEnd(bytes, at + 2);
-          }
-          const next = at < length ? bytes[at] : 0;
-          if (this.#keepsKey) this.#gather(bytes, from, at);
-          if (at === length) break;
-          if (next < 32) return this.#fail("syntax", base + at);
-          at++;
-          if (next === 92) state = 8 /* Escape */;
-          else if (!this.#inKey) state = this.#end(base + at);
-          else {
-            if (this.#depth < 4) this.#endKey();
-            this.#keepsKey = false;
-            state = 4 /* Colon */;
-          }
-          break;
-        }
-        case 0 /* Value */:
-        case 1 /* Element */:
-          if (isSpace(byte)) at++;
-          else if (byte === 34) {
-            this.#begin(3 /* String */, base + at++);
-            this.#inKey = false;
-            state = 7 /* Text */;
-          } else if (byte === 123 || byte === 91) {
-            const isObject = byte === 123;
-            this.#begin(isObject ? 5 /* Object */ : 4 /* Array */, base + at);
-            if (this.#depth >= this.maxDepth) return this.#fail("too_deep", base + at);
-            this.#push(isObject);
-            at++;
-            state = isObject ? 2 /* Member */ : 1 /* Element */;
-          } else if (byte === 93 && state === 1 /* Element */) state = this.#close(base + ++at);
-          else if (byte === 45 || isDigit(byte)) {
-            this.#begin(2 /* Number */, base + at++);
-            state = byte === 45 ? 11 /* Minus */ : byte === 48 ? 12 /* Zero */ : 13 /* Digits */;
-          } else if (byte === 116 || byte === 102 || byte === 110) {
-            this.#begin(byte === 110 ? 0 /* Null */ : 1 /* Boolean */, base + at);
-            this.#word = byte === 116 ? "true" : byte === 102 ? "false" : "null";
-            this.#wordAt = 0;
-            state = 10 /* Word */;
-          } else return this.#fail("syntax", base + at);
-          break;
-        case 2 /* Member */:
-        case 3 /* Key */:
-          if (byte === 34) {
-            this.#inKey = true;
-            this.#keepsKey = this.#depth < 4 && this.#live[this.#depth - 1] !== null;
-            this.#key.length = 0;
-            at++;
-            state = 7 /* Text */;
-          } else if (byte === 125 && state === 2 /* Member */) state = this.#close(base + ++at);
-          else if (isSpace(byte)) at++;
-          else return this.#fail("syntax", base + at);
-          break;
-        case 4 /* Colon */:
-          if (byte === 58) state = 0 /* Value */;
-          else if (!isSpace(byte)) return this.#fail("syntax", base + at);
-          at++;
-          break;
-        case 5 /* Next */: {
-          const inObject = this.#inObject();
-          if (byte === 44) {
-            at++;
-            state = inObject ? 3 /* Key */ : 0 /* Value */;
-          } else if (byte === (inObject ? 125 : 93)) state = this.#close(base + ++at);
-          else if (isSpace(byte)) at++;
-          else return this.#fail("syntax", base + at);
-          break;
-        }
-        case 6 /* Done */:
-          if (!isSpace(byte)) {
-            const begins = isDigit(byte) || '"{[-tfn'.includes(String.fromCharCode(byte));
-            return this.#fail(begins ? "second_value" : "syntax", base + at);
-          }
-          at++;
-          break;
-        case 8 /* Escape */:
-          if (SHORT_ESCAPES[byte] !== 1 && byte !== 117) return this.#fail("syntax", base + at);
-          if (this.#keepsKey && this.#key.length < 250) this.#key.push(92, byte);
-          this.#wordAt = 4;
-          at++;
-          state = byte === 117 ? 9 /* Hex */ : 7 /* Text */;
-          break;
-        case 9 /* Hex */:
-          if (!isDigit(byte) && !((byte | 32) >= 97 && (byte | 32) <= 102)) return this.#fail("syntax", base + at);
-          if (this.#keepsKey && this.#key.length < 250) this.#key.push(byte);
-          at++;
-          if (--this.#wordAt === 0) state = 7 /* Text */;
-          break;
-        case 10 /* Word */:
-          if (byte !== this.#word.charCodeAt(this.#wordAt)) return this.#fail("syntax", base + at);
-          at++;
-          if (++this.#wordAt === this.#word.length) state = this.#end(base + at);
-          break;
-        default: {
-          const next = afterDigit(state, byte);
-          if (next === null) return this.#fail("syntax", base + at);
-          if (next === 5 /* Next */) state = this.#end(base + at);
-          else {
-            at++;
-            state = next;
-          }
-        }
+      if (state === TEXT) {
+        at = plainEnd(bytes, at, length);
+        if (at === length) break;
       }
+      const next = NEXT[state << 8 | bytes[at]];
+      if (next >= ENDS) {
+        if (next === ENDS + COLON) {
+          state = COLON;
+          if (depth < WANTED_DEPTH) this.#endKey(bytes, at + 1, depth);
+        } else {
+          if (next === CLOSES) {
+            depth--;
+            after = afterValue(nest, depth);
+          }
+          state = after;
+          if (depth < WANTED_DEPTH) this.#end(at + 1, depth);
+        }
+      } else if (next >= BEGINS) {
+        state = next - BEGINS;
+        if (state === KEY_TEXT) this.#keyAt = at;
+        else {
+          if (depth < WANTED_DEPTH) this.#begin(at, depth);
+          if (state <= MEMBER) {
+            if (depth >= this.maxDepth) {
+              this.isTooDeep = true;
+              return this.#fail("too deep", at);
+            }
+            if (depth >> 3 >= nest.length) {
+              nest = new Uint8Array(depth >> 2);
+              nest.set(this.#nest);
+              this.#nest = nest;
+            }
+            const bit = 1 << (depth & 7);
+            if (state === MEMBER) nest[depth >> 3] |= bit;
+            else nest[depth >> 3] &= ~bit;
+            if (++depth > this.deepest) this.deepest = depth;
+            if (depth < WANTED_DEPTH) this.#live[depth] = null;
+            after = afterValue(nest, depth);
+          }
+        }
+      } else if (next) state = next;
+      else if (mayEnd(state) && !(state === ZERO && isDigit(bytes[at]))) {
+        state = after;
+        if (depth < WANTED_DEPTH) this.#end(at, depth);
+        continue;
+      } else return this.#fail(state === DONE && NEXT[VALUE << 8 | bytes[at]] ? "a second JSON value" : "not JSON", at);
+      at++;
     }
     this.#state = state;
-    this.offset = base + length;
+    this.#depth = depth;
+    this.offset = at;
     return true;
   }
   /** Whether exactly one value came. */
   finish() {
     if (this.fault) return false;
-    const state = this.#state;
-    const isNumber = state === 12 /* Zero */ || state === 13 /* Digits */ || state === 15 /* Fraction */ || state === 18 /* Exponent */;
-    if (isNumber) this.#state = this.#end(this.offset);
-    return this.#state === 6 /* Done */ || this.#fail("unfinished", this.offset);
+    const isDone = this.#state === DONE || !this.#depth && mayEnd(this.#state);
+    return isDone || this.#fail("the JSON text ends too early", this.offset);
   }
-  #fail(fault, offset) {
+  #fail(fault, at) {
     this.fault = fault;
-    this.offset = offset;
+    this.offset = at;
     return false;
   }
-  #inObject() {
-    const level = this.#depth - 1;
-    return (this.#nest[level >> 3] >> (level & 7) & 1) === 1;
-  }
-  #push(isObject) {
-    const level = this.#depth++;
-    if (this.#depth > this.deepest) this.deepest = this.#depth;
-    if (level >> 3 >= this.#nest.length) {
-      const grown = new Uint8Array(this.#nest.length * 2);
-      grown.set(this.#nest);
-      this.#nest = grown;
-    }
-    const bit = 1 << (level & 7);
-    if (isObject) this.#nest[level >> 3] |= bit;
-    else this.#nest[level >> 3] &= ~bit;
-    if (level < 3) this.#live[level + 1] = null;
-  }
-  #begin(kind, start) {
-    const depth = this.#depth;
-    if (depth > 3) return;
-    if (depth === 0) this.root = kind;
+  #begin(start, depth) {
     const member = this.#live[depth];
-    if (!member) return;
+    if (member == null) return;
     if (this.found.has(member)) this.repeated.add(member);
-    else this.found.set(member, { kind, start, end: -1 });
+    else this.found.set(member, { start, end: 0 });
   }
-  /** A value ends before the byte at `end`. */
-  #end(end) {
-    const depth = this.#depth;
-    if (depth === 0) return 6 /* Done */;
-    const member = depth < 4 && this.#live[depth];
-    const found = member && this.found.get(member);
-    if (found && found.end < 0) found.end = end;
-    return 5 /* Next */;
+  #end(end, depth) {
+    const found = this.found.get(this.#live[depth]);
+    if (found) found.end ||= end;
   }
-  #close(end) {
-    this.#depth--;
-    return this.#end(end);
-  }
-  /** Keeps a part of a key. Longer ones than any that is looked for are only kept in part. */
-  #gather(bytes, from, to) {
-    for (let at = from; at < to && this.#key.length < 250; at++) this.#key.push(bytes[at]);
-  }
-  #endKey() {
-    const depth = this.#depth;
+  #endKey(bytes, end, depth) {
     const parent = this.#live[depth - 1];
     this.#live[depth] = null;
-    if (!this.#keepsKey) return;
-    const raw = String.fromCharCode(...this.#key);
-    let key = raw;
-    if (raw.includes("\\")) key = this.#key.length < 240 ? unescape(raw) : null;
-    const path = depth === 1 ? key : `${parent}.${key}`;
-    if (key !== null && path !== null && WANTED.has(path) && path.split(".").length === depth) this.#live[depth] = path;
+    if (parent === null || end - this.#keyAt > LONGEST_KEY) return;
+    const key = JSON.parse(decode(bytes.subarray(this.#keyAt, end)) ?? "null");
+    const path = parent ? `${parent}.${key}` : `${key}`;
+    if (WANTED.has(path) && !`${key}`.includes(".")) this.#live[depth] = path;
   }
 };
-function unescape(inside) {
-  try {
-    return JSON.parse(`"${inside}"`);
-  } catch {
-    return null;
-  }
-}
-function afterDigit(state, byte) {
-  const digit = isDigit(byte);
-  const isE = (byte | 32) === 101;
-  switch (state) {
-    case 11 /* Minus */:
-      return byte === 48 ? 12 /* Zero */ : digit ? 13 /* Digits */ : null;
-    case 12 /* Zero */:
-    case 13 /* Digits */:
-      if (digit) return state === 13 /* Digits */ ? state : null;
-      return byte === 46 ? 14 /* Point */ : isE ? 16 /* E */ : 5 /* Next */;
-    case 14 /* Point */:
-      return digit ? 15 /* Fraction */ : null;
-    case 15 /* Fraction */:
-      return digit ? state : isE ? 16 /* E */ : 5 /* Next */;
-    case 16 /* E */:
-      if (byte === 43 || byte === 45) return 17 /* Sign */;
-      return digit ? 18 /* Exponent */ : null;
-    case 17 /* Sign */:
-      return digit ? 18 /* Exponent */ : null;
-    default:
-      return digit ? state : 5 /* Next */;
-  }
-}
 function readString(raw) {
   if (raw[0] !== '"') return null;
   try {
@@ -467,185 +439,90 @@ function readNumber(raw) {
   return BigInt(sign + significant + "0".repeat(power));
 }
 
-// src/bytes.ts
-var Buffer = globalThis.Buffer;
-var encoder = new TextEncoder();
-var decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
-var ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-var encode = (text) => encoder.encode(text);
-var scratch = new Uint8Array(48 << 10);
-function encodeBriefly(text) {
-  if (text.length * 3 > scratch.length) return encode(text);
-  return scratch.subarray(0, encoder.encodeInto(text, scratch).written);
-}
-var utf8Length = (text) => Buffer ? Buffer.byteLength(text) : encodeBriefly(text).length;
-function decode(bytes) {
-  try {
-    return decoder.decode(bytes);
-  } catch {
-    return null;
-  }
-}
-function unfinished(bytes) {
-  for (let back = 1; back <= 3 && back <= bytes.length; back++) {
-    const byte = bytes[bytes.length - back];
-    if ((byte & 192) !== 128) return (byte >= 240 ? 4 : byte >= 224 ? 3 : byte >= 192 ? 2 : 1) > back ? back : 0;
-  }
-  return 0;
-}
-var decodedLength = (data) => Math.ceil(data.length / 4) * 3 - padding(data);
-var padding = (data) => data.endsWith("==") ? 2 : data.endsWith("=") ? 1 : 0;
-var allocate = (length) => Buffer ? Buffer.allocUnsafe(length) : new Uint8Array(length);
-function decodeBase64(data, into, at) {
-  const length = decodedLength(data);
-  if (data.length % 4) return false;
-  const pad = padding(data);
-  if (pad) {
-    const last = ALPHABET.indexOf(data[data.length - pad - 1]);
-    if (last < 0 || last & (pad === 1 ? 3 : 15)) return false;
-  }
-  if (Buffer) {
-    const isWhole = into.write(data, at, length, "base64") === length;
-    return isWhole && !data.includes("-") && !data.includes("_");
-  }
-  const place = into.subarray(at, at + length);
-  if (!place.setFromBase64) return decodeByTable(data, into, at);
-  try {
-    return place.setFromBase64(data, { lastChunkHandling: "strict" }).written === length;
-  } catch {
-    return false;
-  }
-}
-var NOTHING = 1 << 24;
-var TABLES = [18, 12, 6, 0].map((shift) => {
-  const table = new Int32Array(256).fill(NOTHING);
-  for (let value = 0; value < 64; value++) table[ALPHABET.charCodeAt(value)] = value << shift;
-  return table;
-});
-function decodeByTable(text, into, start) {
-  const [first2, second, third, fourth] = TABLES;
-  const pad = padding(text);
-  const data = encode(text);
-  const whole = pad ? data.length - 4 : data.length;
-  let bits = 0;
-  let to = start;
-  let from = 0;
-  for (; from < whole; from += 4) {
-    const group = first2[data[from]] | second[data[from + 1]] | third[data[from + 2]] | fourth[data[from + 3]];
-    bits |= group;
-    into[to] = group >> 16;
-    into[to + 1] = group >> 8;
-    into[to + 2] = group;
-    to += 3;
-  }
-  if (pad) {
-    const group = first2[data[from]] | second[data[from + 1]] | (pad === 1 ? third[data[from + 2]] : 0);
-    if (group & (pad === 1 ? 255 : 65535)) return false;
-    bits |= group;
-    into[to] = group >> 16;
-    if (pad === 1) into[to + 1] = group >> 8;
-  }
-  return bits < NOTHING;
-}
-function encodeBase64(bytes) {
-  if (Buffer) return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length).toString("base64");
-  const own = bytes.toBase64?.();
-  if (own !== void 0) return own;
-  let binary = "";
-  for (let at = 0; at < bytes.length; at += 8192) binary += String.fromCharCode(...bytes.subarray(at, at + 8192));
-  return btoa(binary);
-}
-
 // src/message.ts
-var ENVELOPE = ["jsonrpc", "method", "id", "params", "result", "error"];
 var Message = class {
-  constructor(text, size, scan2, bytes = null) {
+  constructor(text, bytes, scan2) {
     this.text = text;
-    this.size = size;
-    this.scan = scan2;
     this.bytes = bytes;
-    const method = this.#there("method");
-    const id = scan2.found.get("id");
-    const named = id?.kind === 3 /* String */ || id?.kind === 2 /* Number */;
+    this.scan = scan2;
+    this.size = bytes.length;
+    const id = this.sort("id");
+    const isNamed = id === '"' || id === "0";
     this.method = this.string("method") ?? "";
-    this.id = id && named ? this.raw(id) : null;
-    const outcome = this.#result() ?? this.#there("error");
-    if (method?.kind === 3 /* String */) this.kind = named ? "request" : "notification";
-    else this.kind = outcome && id ? "response" : "other";
+    this.id = isNamed ? this.raw("id") : null;
+    if (this.sort("method") === '"') this.kind = isNamed ? "request" : "notification";
+    else this.kind = id && (this.#hasResult || this.isError) ? "response" : "other";
   }
   text;
-  size;
-  scan;
   bytes;
+  scan;
   kind;
   /** Empty if it has none. */
   method;
   /** The id as it is written; `null` when no answer is possible. */
   id;
+  /** Its length as UTF-8. */
+  size;
   /** The key of the envelope that comes twice, if any does. */
-  repeated() {
-    return ENVELOPE.find((key) => this.scan.repeated.has(key));
+  get repeated() {
+    return this.firstRepeated("jsonrpc", "method", "id", "params", "result", "error");
+  }
+  firstRepeated(...members) {
+    return members.find((member) => this.scan.repeated.has(member));
   }
   /** Whether it is exactly one JSON-RPC 2.0 request, response or notification. */
-  isValid() {
-    const { found } = this.scan;
-    const id = found.get("id")?.kind;
-    const params = this.#there("params")?.kind;
-    const error2 = this.#there("error");
-    const result = this.#result();
-    const idOk = id === void 0 || id === 3 /* String */ || id === 2 /* Number */ || id === 0 /* Null */;
-    const shape = this.kind === "response" ? !result !== !error2 && (!error2 || error2.kind === 5 /* Object */) : this.kind !== "other" && !result && !error2 && (params === void 0 || params === 5 /* Object */ || params === 4 /* Array */);
-    return shape && idOk && this.string("jsonrpc") === "2.0";
+  get isValid() {
+    const { kind, isError } = this;
+    const isWhole = kind === "response" ? this.#hasResult !== isError && (!isError || this.sort("error") === "{") : kind !== "other" && !this.#hasResult && !isError && /^[{[n]?$/.test(this.sort("params"));
+    return isWhole && /^["0n]?$/.test(this.sort("id")) && this.string("jsonrpc") === "2.0";
   }
   /** The error member, unless it is `null`. */
-  isError() {
-    return this.#there("error") !== void 0;
+  get isError() {
+    return this.#isThere("error");
   }
   /** A member that is a string. */
   string(member) {
-    const found = this.scan.found.get(member);
-    return found?.kind === 3 /* String */ ? readString(this.raw(found)) : null;
+    return this.sort(member) === '"' ? readString(this.raw(member)) : null;
   }
   /** A member that is a number. */
   number(member) {
-    const found = this.scan.found.get(member);
-    return found?.kind === 2 /* Number */ ? readNumber(this.raw(found)) : null;
+    return this.sort(member) === "0" ? readNumber(this.raw(member)) : null;
   }
-  /** A value as it is written. */
-  raw({ start, end }) {
-    if (this.text.length === this.size && !this.bytes) return this.text.slice(start, end);
-    return decode(this.#encoded().subarray(start, end)) ?? "";
+  find(member) {
+    return this.scan.found.get(member);
+  }
+  sort(member) {
+    const found = this.find(member);
+    const first2 = found ? String.fromCharCode(this.bytes[found.start]) : "";
+    return /[-\d]/.test(first2) ? "0" : first2;
+  }
+  /** A member as it is written. */
+  raw(member) {
+    const { start, end } = this.find(member);
+    return this.#isAscii ? this.text.slice(start, end) : decode(this.bytes.subarray(start, end)) ?? "";
   }
   /** Where a byte lies in the text. */
   at(offset) {
-    if (this.text.length === this.size) return offset;
-    return decode(this.#encoded().subarray(0, offset))?.length ?? 0;
+    return this.#isAscii ? offset : (decode(this.bytes.subarray(0, offset)) ?? "").length;
   }
-  #encoded() {
-    return this.bytes ??= encode(this.text);
+  get #isAscii() {
+    return this.text.length === this.size;
   }
-  /** A member, unless it is `null`, which many write for what is not there. */
-  #there(member) {
-    const found = this.scan.found.get(member);
-    return found?.kind === 0 /* Null */ ? void 0 : found;
+  /** Whether there is a member, and it is not `null`, which many write for what is not there. */
+  #isThere(member) {
+    return /[^n]/.test(this.sort(member));
   }
   /** `null` is a result, unless there is an error or a method. */
-  #result() {
-    const { found } = this.scan;
-    const none = this.#there("error") ?? found.get("method");
-    return none ? this.#there("result") : found.get("result");
+  get #hasResult() {
+    return this.#isThere("result") || !!this.sort("result") && !this.isError && !this.sort("method");
   }
 };
-function scan(text, maxDepth) {
-  const bytes = encodeBriefly(text);
+function scan(bytes, maxDepth) {
   const scanner = new Scanner(maxDepth);
-  if (scanner.feed(bytes)) scanner.finish();
-  return { scanner, size: bytes.length };
+  if (scanner.feed(bytes, bytes.length)) scanner.finish();
+  return scanner;
 }
-function jsonFault({ fault, offset }) {
-  const why = fault === "second_value" ? "a second JSON value" : fault === "unfinished" ? "the JSON text ends too early" : "not JSON";
-  return `${why} at byte ${offset}`;
-}
+var jsonFault = ({ fault, offset }) => `${fault} at byte ${offset}`;
 function idKey(raw) {
   const text = readString(raw);
   if (text !== null) return brief(`"${text}`);
@@ -741,7 +618,7 @@ var Agreement = class {
     const pending = this.#pending;
     if (pending?.id !== id) return null;
     this.#pending = null;
-    if (message.isError()) return null;
+    if (message.isError) return null;
     const handshake = new Handshake(message, "result");
     const version = pending.version && (!pending.isInitialize || handshake.hasVersion);
     let text;
@@ -776,7 +653,7 @@ var Handshake = class {
   }
   /** Whether there is a capability that is not valid. */
   get isInvalid() {
-    return !this.theirs && this.#chunking !== void 0 && this.#chunking.kind !== 0 /* Null */;
+    return !this.theirs && /[^n]/.test(this.#sort(".capabilities.chunking"));
   }
   /** Whether any version that the client offers has chunking. */
   get offersVersion() {
@@ -799,9 +676,9 @@ var Handshake = class {
     if (this.#chunking) return this.#replace(this.#chunking, chunking);
     const capabilities = this.#find(".capabilities");
     const body = this.#find("");
-    if (capabilities?.kind === 5 /* Object */) return this.#insert(capabilities, `"chunking":${chunking}`);
+    if (capabilities && this.#sort(".capabilities") === "{") return this.#insert(capabilities, `"chunking":${chunking}`);
     if (capabilities) return this.#replace(capabilities, `{"chunking":${chunking}}`);
-    if (body?.kind === 5 /* Object */) return this.#insert(body, `"capabilities":{"chunking":${chunking}}`);
+    if (body && this.#sort("") === "{") return this.#insert(body, `"capabilities":{"chunking":${chunking}}`);
     return this.message.text;
   }
   /** The text without the capability, and without `capabilities` if nothing else is in it. */
@@ -813,11 +690,14 @@ var Handshake = class {
     return this.message.text.slice(0, start) + this.message.text.slice(end);
   }
   #find(path) {
-    return this.message.scan.found.get(this.body + path);
+    return this.message.find(this.body + path);
+  }
+  #sort(path) {
+    return this.message.sort(this.body + path);
   }
   #json(path) {
     const found = this.#find(path);
-    return found && found.end - found.start <= LONGEST ? JSON.parse(this.message.raw(found)) : void 0;
+    return found && found.end - found.start <= LONGEST ? JSON.parse(this.message.raw(this.body + path)) : void 0;
   }
   #replace({ start, end }, text) {
     const whole = this.message.text;
@@ -984,8 +864,8 @@ function mayPass(message) {
 }
 function cancelled(message) {
   if (message.kind !== "notification" || !isCancel(message.method)) return null;
-  const found = message.scan.found.get(message.method === "$/cancelRequest" ? "params.id" : "params.requestId");
-  return found ? idKey(message.raw(found)) : null;
+  const member = message.method === "$/cancelRequest" ? "params.id" : "params.requestId";
+  return message.find(member) ? idKey(message.raw(member)) : null;
 }
 var Requests = class {
   /** Who answers them. */
@@ -1014,81 +894,34 @@ var Requests = class {
 };
 
 // src/reasons.ts
-var reason = (name, code, because, text = because) => ({
-  name,
-  code,
-  because,
-  text: text.slice(0, 123)
-});
-var violation = (name, because) => reason(name, 4400, because, `invalid messageSegment: ${name}`);
-var invalid = (name, because, text = name) => reason(name, 4400, because, `invalid message: ${text}`);
-var frameTooLarge = (size, limit) => reason("frame-too-large", 1009, `frame of ${size} bytes is over the limit of ${limit}`);
-var notRpc = "not a JSON-RPC 2.0 request, response or notification";
-var noBatch = "a message is one JSON object; batches are not accepted";
-var broken = {
-  frameTooLarge,
-  frameNotUtf8: invalid("frame-not-utf8", "frame is not UTF-8"),
-  frameNotJson: (why) => invalid("frame-not-json", `frame is not JSON: ${why}`),
-  tooDeep: (limit) => {
-    const because = `nested deeper than ${limit} levels (max_nesting)`;
-    return invalid("too-deep", because, because);
-  },
-  frameNotObject: invalid("frame-not-object", noBatch, noBatch),
-  duplicateKey: (key) => invalid("duplicate-key", `key "${key}" comes twice`),
-  tooManyRequests: (limit) => invalid("too-many-requests", `more than ${limit} requests wait for an answer`),
-  messageNotRpc: invalid("message-not-json-rpc", notRpc, notRpc),
-  messageTooLarge: (size, limit) => violation("message-too-large", `message of at least ${size} bytes is over the limit of ${limit}`),
-  messageNotUtf8: violation("message-not-utf8", "reassembled message is not UTF-8"),
-  messageNotJson: (why) => violation("message-not-json", `reassembled message is not JSON: ${why}`)
+var Reason = class {
+  constructor(name, code, because, text = because) {
+    this.name = name;
+    this.code = code;
+    this.because = because;
+    this.text = text.slice(0, 123);
+  }
+  name;
+  code;
+  because;
+  text;
 };
-var closed = {
-  overBudget: (size) => reason("close-over-budget", 1013, `no memory for a message of ${size} bytes`),
-  unwanted: (size, limit) => reason("close-unwanted", 1013, `${size} bytes of frames came while there was no memory for them, the limit is ${limit}`),
-  evicted: reason("close-evicted", 1013, "a group was given up under memory pressure"),
-  heldTooMuch: (size, limit) => reason("close-held-too-much", 1013, `${size} bytes wait for an unfinished group, the limit is ${limit}`),
-  groupExpired: (received, limit) => reason(
-    "close-group-expired",
-    4408,
-    `a message was not finished within the time for a group (${limit} ms): ${received} bytes had come`
-  ),
-  unsendable: (called, { name, because }) => reason("close-unsendable", /json|deep/.test(name) ? 4422 : 4413, `${called} cannot be sent: ${because}`),
-  capShrank: reason("close-cap-shrank", 4413, "the frame cap shrank below a started group's segments"),
-  /** The application closes. */
-  own: (code, text) => reason(code === 1e3 ? "close-normal" : code === 1012 ? "close-restart" : "close-program", code, text, text),
-  peer: (code) => reason("close-peer", code, code === 1006 ? "the link ended without a close" : `closed by the peer with code ${code}`)
-};
-var error = (name, because, over, more) => ({
+var violation = (name, because) => new Reason(name, 4400, because, `invalid messageSegment: ${name}`);
+var invalid = (name, because, text = name) => new Reason(name, 4400, because, `invalid message: ${text}`);
+var closing = (name, code, because) => new Reason(`close-${name}`, code, because);
+var overBudget = (size) => closing("over-budget", 1013, `no memory for a message of ${size} bytes`);
+var closedHere = (code, text) => closing(code === 1e3 ? "normal" : code === 1012 ? "restart" : "program", code, text);
+var closedByPeer = (code) => closing("peer", code, code === 1006 ? "the link ended without a close" : `closed by the peer with code ${code}`);
+var unsent = (name, because, limit, more = "") => ({
   name: `send-${name}`,
   because,
-  over,
+  limit,
   more
 });
-var unsent = {
-  notRpc: error("not-json-rpc", "not a JSON-RPC message"),
-  tooDeep: (depth, limit) => error("too-deep", `message is nested ${depth} levels deep, the limit is ${limit}`),
-  noSegments: (size, limit) => error(
-    "no-segments",
-    `message of ${size} bytes does not fit a frame of ${limit}, and the peer takes no segments`,
-    [size, limit]
-  ),
-  tooLarge: (size, limit) => error("too-large", `message of ${size} bytes is over the peer's limit of ${limit}`, [size, limit]),
-  tooManySegments: (size) => error("too-many-segments", `message of ${size} bytes would need more than 65535 segments at this frame cap`, [
-    size,
-    65535
-  ]),
-  tooSlow: (size, needed, limit, rate, retry) => error(
-    "too-slow",
-    `message of ${size} bytes needs ${needed} ms at the measured ${rate} bytes/s, and the peer allows ${limit} ms (its groupTimeoutMs)`,
-    [size, Math.floor(rate * limit / 1e3)],
-    `,"bytesPerSecond":${rate},"neededMs":${needed},"limitMs":${limit},"retryAfterMs":${retry}`
-  ),
-  queueFull: (size, limit) => error("queue-full", `message of ${size} bytes does not fit the send queue of ${limit}`),
-  disconnected: error("disconnected", "disconnected")
-};
-function errorResponse(id, { name, because, over, more }) {
-  const message = JSON.stringify(over && !more ? "MessageTooLarge" : because);
-  const data = over ? `{"reason":"messageTooLarge","size":${over[0]},"limit":${over[1]}${more ?? ""}}` : `{"reason":"${name}"}`;
-  return `{"jsonrpc":"2.0","id":${id},"error":{"code":${over ? -32011 : -32603},"message":${message},"data":${data}}}`;
+function errorResponse(id, size, { name, because, limit, more }) {
+  const message = JSON.stringify(limit === void 0 || more ? because : "MessageTooLarge");
+  const data = limit === void 0 ? `"${name}"}` : `"messageTooLarge","size":${size},"limit":${limit}${more}}`;
+  return `{"jsonrpc":"2.0","id":${id},"error":{"code":${limit === void 0 ? -32603 : -32011},"message":${message},"data":{"reason":${data}}}`;
 }
 
 // src/limits.ts
@@ -1128,15 +961,6 @@ var timeFor = (limits, bytes) => Math.min(limits.groupTimeoutMs, limits.groupTim
 
 // src/receive.ts
 var SEGMENT = "ahp/messageSegment";
-var Closing = class {
-  constructor(reason2) {
-    this.reason = reason2;
-  }
-  reason;
-};
-function fail(name, because) {
-  throw new Closing(violation(name, because));
-}
 var Receiver = class {
   constructor(limits, account) {
     this.limits = limits;
@@ -1146,67 +970,97 @@ var Receiver = class {
   account;
   #groups = /* @__PURE__ */ new Map();
   /**
-   * Takes a frame; throws a `Closing` if it breaks a rule. `null` if the budget has no memory for the group that it begins: then it
+   * Takes a frame; throws a `Reason` if it breaks a rule. `null` if the budget has no memory for the group that it begins: then it
    * has to be passed in again later. `begin` gives an ordinal to a group.
    */
   frame(frame, invitation, now2, begin) {
     const { maxFrameBytes, maxMessageBytes, maxDepth } = this.limits;
     const limit = invitation === "segments" ? maxFrameBytes : maxMessageBytes;
-    const checkSize = (size2) => {
-      if (size2 > limit) throw new Closing(broken.frameTooLarge(size2, limit));
-    };
-    if (frame.length > limit) checkSize(typeof frame === "string" ? utf8Length(frame) : frame.length);
-    const text = typeof frame === "string" ? frame : textOf(frame);
-    const segment = invitation === "none" ? null : recognise(text);
-    if (segment) return this.#segment(segment, now2, begin);
-    const { scanner, size } = scan(text, maxDepth);
-    checkSize(size);
-    if (scanner.fault === "too_deep") throw new Closing(broken.tooDeep(maxDepth));
-    if (scanner.fault) throw new Closing(broken.frameNotJson(jsonFault(scanner)));
-    if (scanner.root !== 5 /* Object */) throw new Closing(broken.frameNotObject);
-    const message = new Message(text, size, scanner);
-    checkKeys(message.repeated());
-    if (message.method !== SEGMENT) return { message, grant: null, segment: null };
-    if (invitation === "none") fail("uninvited-segment", "a segment came, but chunking was never advertised");
-    return this.#segment(parse(message), now2, begin);
+    const isText = typeof frame === "string";
+    let bytes = isText ? null : frame;
+    if (frame.length <= limit) {
+      const text = isText ? frame : textOf(frame);
+      const segment = invitation === "none" ? null : recognise(text);
+      if (segment) return this.#segment(segment, now2, begin);
+      bytes ??= encode(text);
+      if (bytes.length <= limit) {
+        const scanner = scan(bytes, maxDepth);
+        if (scanner.isTooDeep) throw tooDeep(maxDepth);
+        if (scanner.fault) throw notJson(scanner);
+        const message = new Message(text, bytes, scanner);
+        if (message.sort("") !== "{") throw invalid("frame-not-object", NO_BATCH, NO_BATCH);
+        checkKeys(message.repeated);
+        if (message.method !== SEGMENT) return { message };
+        if (invitation === "none") fail("uninvited-segment", "a segment came, but chunking was never advertised");
+        return this.#segment(parse(message), now2, begin);
+      }
+    }
+    const size = bytes ? bytes.length : encode(frame).length;
+    throw new Reason("frame-too-large", 1009, `frame of ${size} bytes is over the limit of ${limit}`);
   }
   #segment(segment, now2, begin) {
     const { groupId, data } = segment;
-    const { maxMessageBytes } = this.limits;
+    const { maxMessageBytes, maxGroups, maxDepth } = this.limits;
+    const { account } = this;
     let group = this.#groups.get(groupId);
     if (group && segment.index === 0n) fail("group-in-flight", "a group begins twice");
     const [index, total] = numbers(segment);
-    if (data === null) fail("data-missing", "data is missing");
+    if (data === null) return fail("data-missing", "data is missing");
     const length = decodedLength(data);
     if (!group) {
-      const grant = this.#admit(index, total, length, now2);
-      if (!grant) return null;
-      group = new Group(begin(), total, length, this.account.clock.read(now2), grant, this.limits.maxDepth);
+      if (index) fail("group-unknown", `segment ${index} of a group that is not open`);
+      const { size: open } = this.#groups;
+      if (open >= maxGroups) fail("too-many-groups", `more than ${maxGroups} groups are open`);
+      const declared = Math.min(length * total, maxMessageBytes);
+      const cost2 = groupCost(declared);
+      const grant2 = account.reserve(cost2, { started: now2, timeout: timeFor(this.limits, declared) });
+      if (!grant2) {
+        if (open || !account.could(cost2)) throw overBudget(cost2);
+        return null;
+      }
+      group = {
+        ordinal: begin(),
+        total,
+        firstLength: length,
+        started: account.clock.read(now2),
+        grant: grant2,
+        scanner: new Scanner(maxDepth),
+        next: 0,
+        bytes: allocate(0),
+        size: 0,
+        expected: 0
+      };
       this.#groups.set(groupId, group);
     }
-    group.append(index, total, data, length, maxMessageBytes, now2);
-    const { ordinal, size } = group;
-    const expected = Math.min(size + restLength(group), maxMessageBytes);
-    const isLast = group.next === total;
-    if (isLast) this.#groups.delete(groupId);
-    try {
-      const message = isLast ? group.finish() : null;
-      return { message, grant: isLast ? group.grant : null, segment: { ordinal, received: size, expected } };
-    } catch (closing) {
-      group.grant.complete();
-      throw closing;
+    const { grant, scanner, firstLength } = group;
+    if (total !== group.total) fail("total-changed", `total ${total} where the group has ${group.total}`);
+    if (index !== group.next) fail("index-out-of-order", `index ${index} where ${group.next} was due`);
+    const size = group.size + length;
+    if (size > maxMessageBytes) fail("message-too-large", `message of at least ${size} bytes is over the limit of ${maxMessageBytes}`);
+    const cost = size + (scanner.deepest >> 3) + GROUP_COST;
+    if (!grant.grow(cost, now2)) throw overBudget(cost);
+    const rest = (total - ++group.next) * firstLength;
+    if (size > group.bytes.length) {
+      const grown = allocate(Math.max(size, Math.min(size * 2, size + rest, maxMessageBytes)));
+      grown.set(group.bytes.subarray(0, group.size));
+      group.bytes = grown;
     }
-  }
-  /** Begins a group, and reserves what it declares. */
-  #admit(index, total, length, now2) {
-    if (index !== 0) fail("group-unknown", `segment ${index} of a group that is not open`);
-    const { maxGroups, maxMessageBytes } = this.limits;
-    if (this.#groups.size >= maxGroups) fail("too-many-groups", `more than ${maxGroups} groups are open`);
-    const declared = Math.min(length * total, maxMessageBytes);
-    const cost = groupCost(declared);
-    const grant = this.account.reserve(cost, { started: now2, timeout: timeFor(this.limits, declared) });
-    if (!grant && (this.#groups.size > 0 || !this.account.could(cost))) throw new Closing(closed.overBudget(cost));
-    return grant;
+    if (!decodeBase64(data, group.bytes, group.size)) fail("data-not-base64", "data is not canonical base64");
+    group.size = size;
+    group.expected = Math.min(size + rest, maxMessageBytes);
+    grant.note(size, now2);
+    const bytes = group.bytes.subarray(0, size);
+    const isJson = scanner.feed(bytes, size);
+    if (isJson && group.next < total) return { group };
+    this.#groups.delete(groupId);
+    try {
+      const message = finished(bytes, scanner, isJson);
+      grant.complete(size + GROUP_COST);
+      return { message, grant, group };
+    } catch (reason) {
+      grant.complete();
+      throw reason;
+    }
   }
   /** Reserves memory for a whole message that has to wait. */
   hold(size, now2) {
@@ -1215,27 +1069,24 @@ var Receiver = class {
     grant?.complete(bytes);
     return grant;
   }
-  /** Drops groups that took longer than allowed. Returns the ordinal of each, and how much had arrived. */
+  /** Drops and returns groups that took longer than allowed. */
   sweep(now2) {
-    const swept = [];
     const reading = this.account.clock.read(now2);
-    for (const [id, group] of this.#groups) {
-      if (reading - group.started < this.#sweepAfter) continue;
+    const old = [...this.#groups].filter(([, { started }]) => reading - started >= this.#sweepAfter);
+    for (const [id, { grant }] of old) {
       this.#groups.delete(id);
-      group.grant.complete();
-      swept.push([group.ordinal, group.size]);
+      grant.complete();
     }
-    return swept;
+    return old.map(([, group]) => group);
   }
   /** Whether the budget has evicted a group. */
   get isEvicted() {
-    for (const { grant } of this.#groups.values()) if (grant.evicted) return true;
-    return false;
+    return [...this.#groups.values()].some(({ grant }) => grant.evicted);
   }
   /** When the oldest group will be too old, if we go on reading until then. */
   get due() {
-    const oldest = Math.min(...[...this.#groups.values()].map(({ started }) => started));
-    return oldest === Infinity ? null : this.account.clock.when(oldest + this.#sweepAfter);
+    const [oldest] = this.#groups.values();
+    return oldest ? this.account.clock.when(oldest.started + this.#sweepAfter) : null;
   }
   /** Drops all groups. */
   clear() {
@@ -1246,71 +1097,20 @@ var Receiver = class {
     return this.limits.groupTimeoutMs + this.limits.graceMs;
   }
 };
-var Group = class {
-  constructor(ordinal, total, firstLength, started, grant, maxDepth) {
-    this.ordinal = ordinal;
-    this.total = total;
-    this.firstLength = firstLength;
-    this.started = started;
-    this.grant = grant;
-    this.#scanner = new Scanner(maxDepth);
-  }
-  ordinal;
-  total;
-  firstLength;
-  started;
-  grant;
-  size = 0;
-  next = 0;
-  #scanner;
-  /** Grows with what has arrived, never with what was declared. */
-  #bytes = allocate(0);
-  append(index, total, data, length, limit, now2) {
-    if (total !== this.total) fail("total-changed", `total ${total} where the group has ${this.total}`);
-    if (index !== this.next) fail("index-out-of-order", `index ${index} where ${this.next} was due`);
-    this.next++;
-    const size = this.size + length;
-    if (size > limit) throw new Closing(broken.messageTooLarge(size, limit));
-    const cost = size + (this.#scanner.deepest >> 3) + GROUP_COST;
-    if (!this.grant.grow(cost, now2)) throw new Closing(closed.overBudget(cost));
-    this.#reserve(size, limit);
-    if (!decodeBase64(data, this.#bytes, this.size)) fail("data-not-base64", "data is not canonical base64");
-    const isJson = this.#scanner.feed(this.#bytes.subarray(this.size, size));
-    this.size = size;
-    this.grant.note(size, now2);
-    if (!isJson) throw this.#notJson();
-  }
-  /** The message, if it is exactly one JSON-RPC request, response or notification. */
-  finish() {
-    const bytes = this.#bytes.subarray(0, this.size);
-    const text = decode(bytes);
-    if (text === null) throw new Closing(broken.messageNotUtf8);
-    if (!this.#scanner.finish()) throw this.#notJson();
-    if (this.#scanner.root !== 5 /* Object */) throw new Closing(broken.messageNotRpc);
-    const message = new Message(text, this.size, this.#scanner, bytes);
-    checkKeys(message.repeated());
-    if (!message.isValid()) throw new Closing(broken.messageNotRpc);
-    if (message.method === SEGMENT) fail("nested-segment", "reassembled message is a segment");
-    this.grant.complete(this.size + GROUP_COST);
-    return message;
-  }
-  /** Allocates memory for `size` bytes. At most twice as many, and no more than the rest may need. */
-  #reserve(size, limit) {
-    if (size <= this.#bytes.length) return;
-    const rest = Math.max(0, this.total - this.next) * this.firstLength;
-    const grown = allocate(Math.max(size, Math.min(size * 2, size + rest, limit)));
-    grown.set(this.#bytes.subarray(0, this.size));
-    this.#bytes = grown;
-  }
-  #notJson() {
-    const { fault, maxDepth } = this.#scanner;
-    const text = this.#bytes.subarray(0, this.size);
-    const isUtf8 = decode(text.subarray(0, this.size - unfinished(text))) !== null;
-    if (!isUtf8) return new Closing(broken.messageNotUtf8);
-    return new Closing(fault === "too_deep" ? broken.tooDeep(maxDepth) : broken.messageNotJson(jsonFault(this.#scanner)));
-  }
-};
-var restLength = ({ firstLength, total, next }) => firstLength * (total - next);
+function finished(bytes, scanner, isJson) {
+  const isWhole = isJson && scanner.finish();
+  const text = decode(bytes, !isJson);
+  if (text === null) return fail("message-not-utf8", "reassembled message is not UTF-8");
+  if (scanner.isTooDeep) throw tooDeep(scanner.maxDepth);
+  if (!isWhole) fail("message-not-json", `reassembled message is not JSON: ${jsonFault(scanner)}`);
+  const message = new Message(text, bytes, scanner);
+  if (message.sort("") === "{") checkKeys(message.repeated);
+  if (!message.isValid) throw invalid("message-not-json-rpc", NOT_RPC, NOT_RPC);
+  if (message.method === SEGMENT) fail("nested-segment", "reassembled message is a segment");
+  return message;
+}
+var NOT_RPC = "not a JSON-RPC 2.0 request, response or notification";
+var NO_BATCH = "a message is one JSON object; batches are not accepted";
 var INTEGER = "(0|[1-9]\\d{0,9})";
 var FRONT = new RegExp(
   `^{"jsonrpc":"2\\.0","method":"${SEGMENT}","params":{"groupId":"([ !#-[\\]-~]{1,128})","index":${INTEGER},"total":${INTEGER},"data":"`
@@ -1325,43 +1125,43 @@ function recognise(frame) {
   return { groupId, index: BigInt(index), total: BigInt(total), data };
 }
 function parse(message) {
-  const { found, repeated } = message.scan;
-  if (found.has("id")) fail("segment-with-id", "segment with an id");
+  if (message.sort("id")) fail("segment-with-id", "segment with an id");
   if (message.string("jsonrpc") !== "2.0") fail("segment-not-json-rpc", 'segment without jsonrpc "2.0"');
-  if (found.get("params")?.kind !== 5 /* Object */) fail("segment-params-not-object", "segment params are not an object");
-  checkKeys(["groupId", "index", "total", "data"].find((key) => repeated.has(`params.${key}`)));
+  if (message.sort("params") !== "{") fail("segment-params-not-object", "segment params are not an object");
+  checkKeys(message.firstRepeated("params.groupId", "params.index", "params.total", "params.data")?.slice(7));
   const groupId = message.string("params.groupId");
   if (groupId === null) return fail("group-id-missing", "groupId is missing");
   if (!groupId) fail("group-id-empty", "groupId is empty");
-  const length = utf8Length(groupId);
+  const { length } = encode(groupId);
   if (length > 128) fail("group-id-too-long", `groupId of ${length} bytes is over 128`);
-  const index = message.number("params.index");
-  const total = message.number("params.total");
+  const [index, total] = ["params.index", "params.total"].map((member) => message.number(member));
   return { groupId, index, total, data: message.string("params.data") };
 }
 function numbers({ index, total }) {
   if (typeof index !== "bigint" || index < 0n || index >= 1n << 31n) {
-    fail("index-invalid", "index is not a non-negative integer below 2^31");
+    return fail("index-invalid", "index is not a non-negative integer below 2^31");
   }
   if (total === null || total === "fraction") return fail("total-invalid", "total is not an integer");
-  if (typeof total !== "bigint" || total < 1n || total >= 65536n) {
-    fail("total-out-of-range", "total is not from 1 to 65,535");
-  }
+  if (typeof total !== "bigint" || total < 1n || total >= 65536n) return fail("total-out-of-range", "total is not from 1 to 65,535");
   if (index >= total) fail("index-beyond-total", `index ${index} is not below total ${total}`);
   return [Number(index), Number(total)];
 }
-function checkKeys(twice) {
-  if (twice !== void 0) throw new Closing(broken.duplicateKey(twice));
+function fail(name, because) {
+  throw violation(name, because);
 }
+function checkKeys(twice) {
+  if (twice) throw invalid("duplicate-key", `key "${twice}" comes twice`);
+}
+function tooDeep(limit) {
+  const because = `nested deeper than ${limit} levels (max_nesting)`;
+  return invalid("too-deep", because, because);
+}
+var notJson = (scanner) => invalid("frame-not-json", `frame is not JSON: ${jsonFault(scanner)}`);
 function textOf(frame) {
   const text = decode(frame);
   if (text !== null) return text;
-  const scanner = new Scanner();
-  const rest = unfinished(frame);
-  if (rest && decode(frame.subarray(0, frame.length - rest)) !== null && !scanner.feed(frame)) {
-    throw new Closing(broken.frameNotJson(jsonFault(scanner)));
-  }
-  throw new Closing(broken.frameNotUtf8);
+  const scanner = decode(frame, true) === null ? null : scan(frame);
+  throw scanner?.fault ? notJson(scanner) : invalid("frame-not-utf8", "frame is not UTF-8");
 }
 
 // src/pace.ts
@@ -1608,7 +1408,7 @@ var Queue = class {
 // src/send.ts
 var SEGMENTS_PER_SECOND = 20;
 var SLOW_FRAME = 16 << 10;
-var LONG_FRAME = 192 << 10;
+var LONG_FRAME = 120 << 10;
 var SHARED_FRAME = 64 << 10;
 var LIVELY = 500;
 var ANY_PEER = 512;
@@ -1671,7 +1471,7 @@ var Sender = class {
       return null;
     }
     const isAccepted = this.#queue.push(out, out.size, order, request, cancels);
-    return isAccepted ? null : unsent.queueFull(out.size, this.#queue.maxBytes);
+    return isAccepted ? null : unsent("queue-full", `message of ${out.size} bytes does not fit the send queue of ${this.#queue.maxBytes}`);
   }
   /** The next frame. `theirs` are the limits of the peer; `isWaiting` while the handshake that tells them is not answered. */
   poll(theirs, isWaiting, now2) {
@@ -1753,20 +1553,31 @@ var Sender = class {
   /** How a message that does not fit a frame is cut, or why it cannot be sent. */
   #plan(out, theirs, now2) {
     const { size } = out;
-    if (!theirs || out.class === "segment") return unsent.noSegments(size, this.link.cap);
-    if (size > theirs.maxMessageBytes) return unsent.tooLarge(size, theirs.maxMessageBytes);
+    if (!theirs || out.class === "segment") {
+      const { cap } = this.link;
+      return unsent("no-segments", `message of ${size} bytes does not fit a frame of ${cap}, and the peer takes no segments`, cap);
+    }
+    const { maxMessageBytes: most } = theirs;
+    if (size > most) return unsent("too-large", `message of ${size} bytes is over the peer's limit of ${most}`, most);
     const largest = this.#largest(theirs.maxFrameBytes);
     const believed = this.pace.believed(now2);
     const isLively = now2 - this.#short[0] < LIVELY;
     const longest = isLively || this.#queue.hasWaiting ? SHARED_FRAME : LONG_FRAME;
     const slow = believed ? Math.max(SLOW_FRAME, Math.floor(believed.rate.bytes / SEGMENTS_PER_SECOND)) : longest;
     const cut = plan(size, Math.min(slow, longest, largest)) ?? plan(size, largest);
-    if (!cut) return unsent.tooManySegments(size);
+    if (!cut) return unsent("too-many-segments", `message of ${size} bytes would need more than 65535 segments at this frame cap`, 65535);
     if (believed) {
       const { rate, left } = believed;
       const needed = Math.floor(cut.total * longestFrame(cut) * 1e3 / rate.bytes);
       const limit = theirs.groupTimeoutMs;
-      if (needed > limit) return unsent.tooSlow(size, needed, limit, rate.bytes, Math.floor(left));
+      if (needed > limit) {
+        return unsent(
+          "too-slow",
+          `message of ${size} bytes needs ${needed} ms at the measured ${rate.bytes} bytes/s, and the peer allows ${limit} ms (its groupTimeoutMs)`,
+          Math.floor(rate.bytes * limit / 1e3),
+          `,"bytesPerSecond":${rate.bytes},"neededMs":${needed},"limitMs":${limit},"retryAfterMs":${Math.floor(left)}`
+        );
+      }
     }
     return cut;
   }
@@ -1777,6 +1588,7 @@ function randomName() {
 }
 
 // src/connection.ts
+var DISCONNECTED = unsent("disconnected", "disconnected");
 var RETRY = 100;
 var VOUCHED = 512;
 var Connection = class {
@@ -1853,7 +1665,7 @@ var Connection = class {
     if (this.reason || this.wantsFrames && this.#take(frame, now2)) return;
     this.#parkedBytes += frame.length + 64;
     if (this.#parked.length && this.#parkedBytes > this.#maxParkedBytes) {
-      return this.close(closed.unwanted(this.#parkedBytes, this.#maxParkedBytes));
+      return this.close(closing("unwanted", 1013, `${this.#parkedBytes} bytes of frames came while there was no memory for them, the limit is ${this.#maxParkedBytes}`));
     }
     if (this.reason) return;
     this.#parked.push(frame);
@@ -1873,49 +1685,54 @@ var Connection = class {
   timeout(now2) {
     if (this.reason) return;
     if (this.#retryAt !== null && this.#retryAt <= now2) this.#retry(now2);
-    if (this.#receiver.isEvicted) return this.close(closed.evicted);
-    for (const [ordinal, received] of this.#receiver.sweep(now2)) {
+    if (this.#receiver.isEvicted) return this.close(closing("evicted", 1013, "a group was given up under memory pressure"));
+    for (const { ordinal, size: received } of this.#receiver.sweep(now2)) {
       this.#count("group-expired");
       this.#push({ type: "expired", ordinal, received }, `in${ordinal}`);
-      if (this.#arrivals.expire(ordinal)) return this.close(closed.groupExpired(received, this.ours.groupTimeoutMs));
+      if (!this.#arrivals.expire(ordinal)) continue;
+      const because = `a message was not finished within the time for a group (${this.ours.groupTimeoutMs} ms): ${received} bytes had come`;
+      return this.close(closing("group-expired", 4408, because));
     }
   }
   /** The application sends a message; `isFree` if it may pass others, and they it. */
   send(ticket, text, isFree = false) {
-    const { scanner, size } = scan(text);
-    const message = scanner.fault || scanner.root !== 5 /* Object */ ? null : new Message(text, size, scanner);
+    const bytes = encode(text);
+    const scanner = scan(bytes);
+    const size = bytes.length;
+    const whole = scanner.fault ? null : new Message(text, bytes, scanner);
+    const message = whole?.sort("") === "{" ? whole : null;
     const { kind = "other", id = null, method = "" } = message ?? {};
     const name = method === SEGMENT ? "segment" : /^(initialize|reconnect)$/.test(method) ? "handshake" : "ordinary";
     const called = message ? nameOf(message) : "an action";
     const out = { ticket, text, size, kind, id, called, class: method ? name : "response" };
-    if (this.reason) return void this.#fail(out, unsent.disconnected);
-    const isSound = message && !message.repeated() && (size > VOUCHED || message.isValid());
-    if (!isSound) return this.#giveUp(out, !isFree, unsent.notRpc);
+    if (this.reason) return void this.#fail(out, DISCONNECTED);
+    const isSound = message && !message.repeated && (size > VOUCHED || message.isValid);
+    if (!isSound) return this.#giveUp(out, !isFree, unsent("not-json-rpc", "not a JSON-RPC message"));
     const natural = this.#orderOf(message);
     const request = kind === "request" && id !== null ? idKey(id) : null;
     const edited = this.#pass(this.#role, message);
     const order = isFree && natural !== "barrier" ? "free" : natural;
     const sent = edited === null ? out : { ...out, text: edited, size: utf8Length(edited) };
-    const tooDeep = scanner.deepest > this.#maxDepth ? unsent.tooDeep(scanner.deepest, this.#maxDepth) : null;
-    const error2 = tooDeep ?? this.#sender.push(sent, order, request, cancelled(message));
-    if (error2) this.#refuse(sent, order, error2);
+    const tooDeep2 = scanner.deepest > this.#maxDepth ? unsent("too-deep", `message is nested ${scanner.deepest} levels deep, the limit is ${this.#maxDepth}`) : null;
+    const error = tooDeep2 ?? this.#sender.push(sent, order, request, cancelled(message));
+    if (error) this.#refuse(sent, order, error);
   }
   /** Ends the connection. Nothing more is sent or delivered. The first reason stays. */
-  close(reason2) {
+  close(reason) {
     if (this.reason) return;
-    this.reason = reason2;
+    this.reason = reason;
     this.#toTell = { link: true, application: true };
-    this.#count(reason2.name);
+    this.#count(reason.name);
     this.#receiver.clear();
     this.#arrivals.clear();
     this.#progress.clear();
     this.#parked = [];
     this.#retryAt = null;
-    for (const out of this.#sender.abandon()) this.#fail(out, unsent.disconnected);
+    for (const out of this.#sender.abandon()) this.#fail(out, DISCONNECTED);
   }
   /** The next frame for the link, or the reason to close it. */
   pollTransmit(now2) {
-    if (!this.reason && !this.#sender.canGoOn(this.peer)) this.close(closed.capShrank);
+    if (!this.reason && !this.#sender.canGoOn(this.peer)) this.close(closing("cap-shrank", 4413, "the frame cap shrank below a started group's segments"));
     while (!this.reason) {
       const couldRead = this.#sender.mayRead;
       const polled = this.#sender.poll(this.peer, this.#agreement.isWaiting, now2);
@@ -1980,15 +1797,15 @@ var Connection = class {
     try {
       const received = this.#receiver.frame(frame, this.#agreement.invitation, now2, () => this.#arrivals.begin());
       if (!received) return false;
-      const { message, grant, segment } = received;
-      if (segment && !message) {
-        const { ordinal: id, received: done, expected: total } = segment;
+      const { message, grant = null, group } = received;
+      if (group && !message) {
+        const { ordinal: id, size: done, expected: total } = group;
         this.#progress.set(`in${id}`, { type: "progress", direction: "in", id, done, total });
       }
-      if (message) this.#message(segment?.ordinal ?? this.#arrivals.begin(), message, grant, now2);
-    } catch (closing) {
-      if (!(closing instanceof Closing)) throw closing;
-      this.close(closing.reason);
+      if (message) this.#message(group?.ordinal ?? this.#arrivals.begin(), message, grant, now2);
+    } catch (reason) {
+      if (!(reason instanceof Reason)) throw reason;
+      this.close(reason);
     }
     return true;
   }
@@ -1998,7 +1815,7 @@ var Connection = class {
     const from = this.#role === "client" ? "server" : "client";
     if (kind === "request" && !this.#peerRequests.note(message)) {
       given?.complete();
-      return this.close(broken.tooManyRequests(MAX_REQUESTS));
+      return this.close(invalid("too-many-requests", `more than ${MAX_REQUESTS} requests wait for an answer`));
     }
     const isState = kind === "response" ? isOrdered(this.#ownRequests.answer(message.id)) : carriesState(from, kind, method);
     const isHeldBack = from === "server" && isState;
@@ -2008,13 +1825,13 @@ var Connection = class {
     let grant = given;
     if (!grant && this.#arrivals.mustHold(ordinal, isHeldBack)) {
       grant = this.#receiver.hold(message.size, now2);
-      if (!grant) return this.close(closed.overBudget(message.size));
+      if (!grant) return this.close(overBudget(message.size));
     }
-    const finished = { ordinal, text, size: message.size, seq, isOrdered: isHeldBack, grant };
-    const ready = this.#arrivals.finish(finished);
+    const finished2 = { ordinal, text, size: message.size, seq, isOrdered: isHeldBack, grant };
+    const ready = this.#arrivals.finish(finished2);
     if (typeof ready === "number") {
       grant?.complete();
-      return this.close(closed.heldTooMuch(ready, this.#arrivals.maxHeldBytes));
+      return this.close(closing("held-too-much", 1013, `${ready} bytes wait for an unfinished group, the limit is ${this.#arrivals.maxHeldBytes}`));
     }
     for (const { ordinal: id, text: text2, seq: seq2, grant: grant2 } of ready) {
       this.#push({ type: "message", text: text2, ordinal: id, seq: seq2 }, `in${id}`, grant2);
@@ -2034,24 +1851,26 @@ var Connection = class {
     return edited;
   }
   /** A message that was queued cannot be sent. */
-  #refuse(out, order, error2) {
+  #refuse(out, order, error) {
     if (out.class === "handshake") this.#agreement.withdraw();
-    this.#giveUp(out, isOrdered(order), error2);
+    this.#giveUp(out, isOrdered(order), error);
   }
   /** A message cannot be sent. If it is one that a client's state depends on, the link closes. */
-  #giveUp(out, inOrder, error2) {
-    this.#fail(out, error2);
+  #giveUp(out, inOrder, error) {
+    this.#fail(out, error);
     const diverges = out.kind === "notification" || out.kind === "other" && out.id === null;
-    if (this.#role === "server" && inOrder && diverges) this.close(closed.unsendable(out.called, error2));
+    if (this.#role !== "server" || !inOrder || !diverges) return;
+    const { name, because } = error;
+    this.close(closing("unsendable", /json|deep/.test(name) ? 4422 : 4413, `${out.called} cannot be sent: ${because}`));
   }
   /** A request fails here, and in place of a response the peer gets an error. */
-  #fail(out, error2) {
+  #fail(out, error) {
     const { ticket, kind, id, text } = out;
-    this.#count(error2.name);
+    this.#count(error.name);
     if (ticket === null) return;
-    const answer = id === null ? null : errorResponse(id, error2);
+    const answer = id === null ? null : errorResponse(id, out.size, error);
     const reply = kind === "request" ? answer : null;
-    this.#push({ type: "failed", ticket, error: error2, reply, text }, `out${ticket}`);
+    this.#push({ type: "failed", ticket, error, reply, text }, `out${ticket}`);
     if (answer === null || reply !== null || this.reason) return;
     const instead = { ...out, ticket: null, text: answer, size: utf8Length(answer) };
     if (this.#sender.fits(instead, this.peer)) this.#sender.answers.push(instead);
@@ -2105,11 +1924,11 @@ function socketLink(socket, events) {
     },
     // The npm class calls back when a frame was written. Others ignore it.
     send: (frame) => more.send(frame, events.drained),
-    close(code, reason2) {
+    close(code, reason) {
       try {
-        socket.close(code, reason2);
+        socket.close(code, reason);
       } catch {
-        socket.close(3e3 + code, reason2);
+        socket.close(3e3 + code, reason);
       }
     },
     pause: (paused) => paused ? more.pause?.() : more.resume?.()
@@ -2122,10 +1941,10 @@ function duplexLink({ readable, writable }, events) {
   let waiting = 0;
   let resume = null;
   let paused = null;
-  const end = (code, reason2) => {
+  const end = (code, reason) => {
     if (state === CLOSED) return;
     state = CLOSED;
-    events.closed(code, reason2, code !== 1006);
+    events.closed(code, reason, code !== 1006);
   };
   const read = async () => {
     for (; ; ) {
@@ -2159,10 +1978,10 @@ function duplexLink({ readable, writable }, events) {
         () => end(1006, "")
       );
     },
-    close(code, reason2) {
+    close(code, reason) {
       if (state === OPEN) state = CLOSING;
-      const closing = Promise.allSettled([writer.close(), reader.cancel()]);
-      void closing.then(() => end(code, reason2));
+      const closing2 = Promise.allSettled([writer.close(), reader.cancel()]);
+      void closing2.then(() => end(code, reason));
     },
     pause(isPaused) {
       if (isPaused) paused ??= new Promise((done) => resume = done);
@@ -2248,11 +2067,11 @@ var Segmented = class extends EventTarget {
       },
       drained: () => this.#run(),
       failed: () => this.#dispatch(new Event("error")),
-      closed: (code, reason2, wasClean) => {
+      closed: (code, reason, wasClean) => {
         this.#hasEnded = true;
-        this.#connection.close(closed.peer(code));
+        this.#connection.close(closedByPeer(code));
         this.#run();
-        this.#end(code, reason2, wasClean);
+        this.#end(code, reason, wasClean);
       }
     };
     this.#link = isDuplex ? duplexLink(socket, events) : socketLink(socket, events);
@@ -2318,9 +2137,9 @@ var Segmented = class extends EventTarget {
     this.#connection.send(this.#tickets, String(message), !isCallback && options.free === true);
     this.#run();
   }
-  close(code = 1e3, reason2 = "") {
+  close(code = 1e3, reason = "") {
     if (this.#closing || this.#connection.reason) return;
-    this.#closing = closed.own(code, reason2);
+    this.#closing = closedHere(code, reason);
     if (this.#link.readyState === CONNECTING) this.#connection.close(this.#closing);
     else this.#flush = setTimeout(() => this.#finish(), FLUSH);
     this.#run();
@@ -2453,16 +2272,16 @@ var Segmented = class extends EventTarget {
         if (event.reason !== this.#closing && !this.#hasEnded) this.#end(event.reason.code, event.reason.text, false);
     }
   }
-  #callBack(ticket, error2) {
+  #callBack(ticket, error) {
     const callback = this.#callbacks.get(ticket);
     this.#callbacks.delete(ticket);
-    callback?.(error2);
+    callback?.(error);
   }
-  #end(code, reason2, wasClean) {
+  #end(code, reason, wasClean) {
     if (this.#isOver) return;
     this.#isOver = true;
     for (const timer of [this.#poll, this.#timer, this.#flush]) if (timer !== null) clearTimeout(timer);
-    this.#dispatch(Object.assign(new Event("close"), { code, reason: reason2, wasClean }));
+    this.#dispatch(Object.assign(new Event("close"), { code, reason, wasClean }));
   }
   /** Sets the timer for the next timeout. */
   #arm(least) {

@@ -7,9 +7,8 @@
 import type { Capacity, Chunking, CloseReason, Limits } from './api.js';
 import { Arrivals, type Delivery, type Finished } from './arrivals.js';
 import type { Account, Grant } from './budget.js';
-import { utf8Length } from './bytes.js';
+import { encode, utf8Length } from './bytes.js';
 import { Agreement, type Negotiated } from './handshake.js';
-import { Kind } from './json.js';
 import { idKey, Message, scan } from './message.js';
 import {
   cancelled,
@@ -22,9 +21,11 @@ import {
   Requests,
   type Role,
 } from './order.js';
-import { broken, closed, errorResponse, type SendError, unsent } from './reasons.js';
-import { Closing, Receiver, SEGMENT } from './receive.js';
+import { closing, errorResponse, invalid, overBudget, Reason, type SendError, unsent } from './reasons.js';
+import { Receiver, SEGMENT } from './receive.js';
 import { type Outgoing, Sender } from './send.js';
+
+const DISCONNECTED = unsent('disconnected', 'disconnected');
 
 /** How often the budget is asked again for memory. */
 const RETRY = 100;
@@ -135,7 +136,7 @@ export class Connection {
     if (this.reason || (this.wantsFrames && this.#take(frame, now))) return;
     this.#parkedBytes += frame.length + 64;
     if (this.#parked.length && this.#parkedBytes > this.#maxParkedBytes) {
-      return this.close(closed.unwanted(this.#parkedBytes, this.#maxParkedBytes));
+      return this.close(closing('unwanted', 1013, `${this.#parkedBytes} bytes of frames came while there was no memory for them, the limit is ${this.#maxParkedBytes}`));
     }
     if (this.reason) return;
     this.#parked.push(frame);
@@ -158,32 +159,37 @@ export class Connection {
   timeout(now: number): void {
     if (this.reason) return;
     if (this.#retryAt !== null && this.#retryAt <= now) this.#retry(now);
-    if (this.#receiver.isEvicted) return this.close(closed.evicted);
-    for (const [ordinal, received] of this.#receiver.sweep(now)) {
+    if (this.#receiver.isEvicted) return this.close(closing('evicted', 1013, 'a group was given up under memory pressure'));
+    for (const { ordinal, size: received } of this.#receiver.sweep(now)) {
       this.#count('group-expired');
       this.#push({ type: 'expired', ordinal, received }, `in${ordinal}`);
-      if (this.#arrivals.expire(ordinal)) return this.close(closed.groupExpired(received, this.ours.groupTimeoutMs));
+      if (!this.#arrivals.expire(ordinal)) continue;
+      const because = `a message was not finished within the time for a group (${this.ours.groupTimeoutMs} ms): ${received} bytes had come`;
+      return this.close(closing('group-expired', 4408, because));
     }
   }
 
   /** The application sends a message; `isFree` if it may pass others, and they it. */
   send(ticket: number, text: string, isFree = false): void {
-    const { scanner, size } = scan(text);
-    const message = scanner.fault || scanner.root !== Kind.Object ? null : new Message(text, size, scanner);
+    const bytes = encode(text);
+    const scanner = scan(bytes);
+    const size = bytes.length;
+    const whole = scanner.fault ? null : new Message(text, bytes, scanner);
+    const message = whole?.sort('') === '{' ? whole : null;
     const { kind = 'other', id = null, method = '' } = message ?? {};
     const name = method === SEGMENT ? 'segment' : /^(initialize|reconnect)$/.test(method) ? 'handshake' : 'ordinary';
     const called = message ? nameOf(message) : 'an action';
     const out = { ticket, text, size, kind, id, called, class: method ? name : 'response' } as const;
-    if (this.reason) return void this.#fail(out, unsent.disconnected);
+    if (this.reason) return void this.#fail(out, DISCONNECTED);
     // The application vouches for a long message.
-    const isSound = message && !message.repeated() && (size > VOUCHED || message.isValid());
-    if (!isSound) return this.#giveUp(out, !isFree, unsent.notRpc);
+    const isSound = message && !message.repeated && (size > VOUCHED || message.isValid);
+    if (!isSound) return this.#giveUp(out, !isFree, unsent('not-json-rpc', 'not a JSON-RPC message'));
     const natural = this.#orderOf(message);
     const request = kind === 'request' && id !== null ? idKey(id) : null;
     const edited = this.#pass(this.#role, message);
     const order = isFree && natural !== 'barrier' ? 'free' : natural;
     const sent: Outgoing = edited === null ? out : { ...out, text: edited, size: utf8Length(edited) };
-    const tooDeep = scanner.deepest > this.#maxDepth ? unsent.tooDeep(scanner.deepest, this.#maxDepth) : null;
+    const tooDeep = scanner.deepest > this.#maxDepth ? unsent('too-deep', `message is nested ${scanner.deepest} levels deep, the limit is ${this.#maxDepth}`) : null;
     const error = tooDeep ?? this.#sender.push(sent, order, request, cancelled(message));
     if (error) this.#refuse(sent, order, error);
   }
@@ -199,12 +205,12 @@ export class Connection {
     this.#progress.clear();
     this.#parked = [];
     this.#retryAt = null;
-    for (const out of this.#sender.abandon()) this.#fail(out, unsent.disconnected);
+    for (const out of this.#sender.abandon()) this.#fail(out, DISCONNECTED);
   }
 
   /** The next frame for the link, or the reason to close it. */
   pollTransmit(now: number): { frame: string } | { close: CloseReason } | null {
-    if (!this.reason && !this.#sender.canGoOn(this.peer)) this.close(closed.capShrank);
+    if (!this.reason && !this.#sender.canGoOn(this.peer)) this.close(closing('cap-shrank', 4413, "the frame cap shrank below a started group's segments"));
     while (!this.reason) {
       const couldRead = this.#sender.mayRead;
       const polled = this.#sender.poll(this.peer, this.#agreement.isWaiting, now);
@@ -274,15 +280,15 @@ export class Connection {
     try {
       const received = this.#receiver.frame(frame, this.#agreement.invitation, now, () => this.#arrivals.begin());
       if (!received) return false;
-      const { message, grant, segment } = received;
-      if (segment && !message) {
-        const { ordinal: id, received: done, expected: total } = segment;
+      const { message, grant = null, group } = received;
+      if (group && !message) {
+        const { ordinal: id, size: done, expected: total } = group;
         this.#progress.set(`in${id}`, { type: 'progress', direction: 'in', id, done, total });
       }
-      if (message) this.#message(segment?.ordinal ?? this.#arrivals.begin(), message, grant, now);
-    } catch (closing) {
-      if (!(closing instanceof Closing)) throw closing;
-      this.close(closing.reason);
+      if (message) this.#message(group?.ordinal ?? this.#arrivals.begin(), message, grant, now);
+    } catch (reason) {
+      if (!(reason instanceof Reason)) throw reason;
+      this.close(reason);
     }
     return true;
   }
@@ -293,7 +299,7 @@ export class Connection {
     const from = this.#role === 'client' ? 'server' : 'client';
     if (kind === 'request' && !this.#peerRequests.note(message)) {
       given?.complete();
-      return this.close(broken.tooManyRequests(MAX_REQUESTS));
+      return this.close(invalid('too-many-requests', `more than ${MAX_REQUESTS} requests wait for an answer`));
     }
     const isState = kind === 'response' ? isOrdered(this.#ownRequests.answer(message.id)) : carriesState(from, kind, method);
     const isHeldBack = from === 'server' && isState;
@@ -303,13 +309,13 @@ export class Connection {
     let grant = given;
     if (!grant && this.#arrivals.mustHold(ordinal, isHeldBack)) {
       grant = this.#receiver.hold(message.size, now);
-      if (!grant) return this.close(closed.overBudget(message.size));
+      if (!grant) return this.close(overBudget(message.size));
     }
     const finished: Finished = { ordinal, text, size: message.size, seq, isOrdered: isHeldBack, grant };
     const ready = this.#arrivals.finish(finished);
     if (typeof ready === 'number') {
       grant?.complete();
-      return this.close(closed.heldTooMuch(ready, this.#arrivals.maxHeldBytes));
+      return this.close(closing('held-too-much', 1013, `${ready} bytes wait for an unfinished group, the limit is ${this.#arrivals.maxHeldBytes}`));
     }
     for (const { ordinal: id, text, seq, grant } of ready) {
       this.#push({ type: 'message', text, ordinal: id, seq }, `in${id}`, grant);
@@ -342,7 +348,9 @@ export class Connection {
   #giveUp(out: Outgoing, inOrder: boolean, error: SendError): void {
     this.#fail(out, error);
     const diverges = out.kind === 'notification' || (out.kind === 'other' && out.id === null);
-    if (this.#role === 'server' && inOrder && diverges) this.close(closed.unsendable(out.called, error));
+    if (this.#role !== 'server' || !inOrder || !diverges) return;
+    const { name, because } = error;
+    this.close(closing('unsendable', /json|deep/.test(name) ? 4422 : 4413, `${out.called} cannot be sent: ${because}`));
   }
 
   /** A request fails here, and in place of a response the peer gets an error. */
@@ -350,7 +358,7 @@ export class Connection {
     const { ticket, kind, id, text } = out;
     this.#count(error.name);
     if (ticket === null) return;
-    const answer = id === null ? null : errorResponse(id, error);
+    const answer = id === null ? null : errorResponse(id, out.size, error);
     const reply = kind === 'request' ? answer : null;
     this.#push({ type: 'failed', ticket, error, reply, text }, `out${ticket}`);
     if (answer === null || reply !== null || this.reason) return;

@@ -1,7 +1,7 @@
 // Watches the handshake as it passes: adds our capability, learns the peer's, and hides both from an application that did not ask.
 
 import type { Chunking } from './api.js';
-import { type Found, Kind } from './json.js';
+import type { Found } from './json.js';
 import { brief, idKey, type Message } from './message.js';
 import type { Role } from './order.js';
 import type { Rate } from './pace.js';
@@ -122,7 +122,7 @@ export class Agreement {
     const pending = this.#pending;
     if (pending?.id !== id) return null;
     this.#pending = null;
-    if (message.isError()) return null;
+    if (message.isError) return null;
     const handshake = new Handshake(message, 'result');
     const version = pending.version && (!pending.isInitialize || handshake.hasVersion);
     let text: string | null;
@@ -165,7 +165,7 @@ class Handshake {
 
   /** Whether there is a capability that is not valid. */
   get isInvalid(): boolean {
-    return !this.theirs && this.#chunking !== undefined && this.#chunking.kind !== Kind.Null;
+    return !this.theirs && /[^n]/.test(this.#sort('.capabilities.chunking'));
   }
 
   /** Whether any version that the client offers has chunking. */
@@ -191,9 +191,9 @@ class Handshake {
     if (this.#chunking) return this.#replace(this.#chunking, chunking);
     const capabilities = this.#find('.capabilities');
     const body = this.#find('');
-    if (capabilities?.kind === Kind.Object) return this.#insert(capabilities, `"chunking":${chunking}`);
+    if (capabilities && this.#sort('.capabilities') === '{') return this.#insert(capabilities, `"chunking":${chunking}`);
     if (capabilities) return this.#replace(capabilities, `{"chunking":${chunking}}`);
-    if (body?.kind === Kind.Object) return this.#insert(body, `"capabilities":{"chunking":${chunking}}`);
+    if (body && this.#sort('') === '{') return this.#insert(body, `"capabilities":{"chunking":${chunking}}`);
     return this.message.text;
   }
 
@@ -207,12 +207,16 @@ class Handshake {
   }
 
   #find(path: string): Found | undefined {
-    return this.message.scan.found.get(this.body + path);
+    return this.message.find(this.body + path);
+  }
+
+  #sort(path: string): string {
+    return this.message.sort(this.body + path);
   }
 
   #json(path: string): unknown {
     const found = this.#find(path);
-    return found && found.end - found.start <= LONGEST ? JSON.parse(this.message.raw(found)) : undefined;
+    return found && found.end - found.start <= LONGEST ? JSON.parse(this.message.raw(this.body + path)) : undefined;
   }
 
   #replace({ start, end }: Found, text: string): string {

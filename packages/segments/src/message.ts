@@ -1,11 +1,12 @@
 // A JSON-RPC message, and what it says about itself.
 
-import { decode, encode, encodeBriefly } from './bytes.js';
-import { type Found, Kind, readNumber, readString, Scanner } from './json.js';
+import { decode } from './bytes.js';
+import { type Found, readNumber, readString, Scanner } from './json.js';
 
 export type MessageKind = 'request' | 'notification' | 'response' | 'other';
 
-const ENVELOPE = ['jsonrpc', 'method', 'id', 'params', 'result', 'error'];
+/** What sort of value it is: the first character of its text, `0` for numbers. Empty if there is none. */
+type Sort = '' | '"' | '{' | '[' | '0' | 'n' | 't' | 'f';
 
 /** A text that was scanned: one JSON object. */
 export class Message {
@@ -14,113 +15,103 @@ export class Message {
   readonly method: string;
   /** The id as it is written; `null` when no answer is possible. */
   readonly id: string | null;
+  /** Its length as UTF-8. */
+  readonly size: number;
 
   constructor(
     readonly text: string,
-    /** Its length as UTF-8. */
-    readonly size: number,
+    /** The text as UTF-8. */
+    readonly bytes: Uint8Array,
     readonly scan: Scanner,
-    /** The text as UTF-8, if that is there. It is made when it is needed. */
-    private bytes: Uint8Array | null = null,
   ) {
-    const method = this.#there('method');
-    const id = scan.found.get('id');
-    const named = id?.kind === Kind.String || id?.kind === Kind.Number;
+    this.size = bytes.length;
+    const id = this.sort('id');
+    const isNamed = id === '"' || id === '0';
     this.method = this.string('method') ?? '';
-    this.id = id && named ? this.raw(id) : null;
-    const outcome = this.#result() ?? this.#there('error');
-    if (method?.kind === Kind.String) this.kind = named ? 'request' : 'notification';
-    else this.kind = outcome && id ? 'response' : 'other';
+    this.id = isNamed ? this.raw('id') : null;
+    if (this.sort('method') === '"') this.kind = isNamed ? 'request' : 'notification';
+    else this.kind = id && (this.#hasResult || this.isError) ? 'response' : 'other';
   }
 
   /** The key of the envelope that comes twice, if any does. */
-  repeated(): string | undefined {
-    return ENVELOPE.find((key) => this.scan.repeated.has(key));
+  get repeated(): string | undefined {
+    return this.firstRepeated('jsonrpc', 'method', 'id', 'params', 'result', 'error');
+  }
+
+  firstRepeated(...members: string[]): string | undefined {
+    return members.find((member) => this.scan.repeated.has(member));
   }
 
   /** Whether it is exactly one JSON-RPC 2.0 request, response or notification. */
-  isValid(): boolean {
-    const { found } = this.scan;
-    const id = found.get('id')?.kind;
-    const params = this.#there('params')?.kind;
-    const error = this.#there('error');
-    const result = this.#result();
-    const idOk = id === undefined || id === Kind.String || id === Kind.Number || id === Kind.Null;
-    const shape =
-      this.kind === 'response'
-        ? !result !== !error && (!error || error.kind === Kind.Object)
-        : this.kind !== 'other' &&
-          !result &&
-          !error &&
-          (params === undefined || params === Kind.Object || params === Kind.Array);
-    return shape && idOk && this.string('jsonrpc') === '2.0';
+  get isValid(): boolean {
+    const { kind, isError } = this;
+    const isWhole =
+      kind === 'response'
+        ? this.#hasResult !== isError && (!isError || this.sort('error') === '{')
+        : kind !== 'other' && !this.#hasResult && !isError && /^[{[n]?$/.test(this.sort('params'));
+    return isWhole && /^["0n]?$/.test(this.sort('id')) && this.string('jsonrpc') === '2.0';
   }
 
   /** The error member, unless it is `null`. */
-  isError(): boolean {
-    return this.#there('error') !== undefined;
+  get isError(): boolean {
+    return this.#isThere('error');
   }
 
   /** A member that is a string. */
   string(member: string): string | null {
-    const found = this.scan.found.get(member);
-    return found?.kind === Kind.String ? readString(this.raw(found)) : null;
+    return this.sort(member) === '"' ? readString(this.raw(member)) : null;
   }
 
   /** A member that is a number. */
   number(member: string): ReturnType<typeof readNumber> {
-    const found = this.scan.found.get(member);
-    return found?.kind === Kind.Number ? readNumber(this.raw(found)) : null;
+    return this.sort(member) === '0' ? readNumber(this.raw(member)) : null;
   }
 
-  /** A value as it is written. */
-  raw({ start, end }: Found): string {
-    if (this.text.length === this.size && !this.bytes) return this.text.slice(start, end);
-    return decode(this.#encoded().subarray(start, end)) ?? '';
+  find(member: string): Found | undefined {
+    return this.scan.found.get(member);
+  }
+
+  sort(member: string): Sort {
+    const found = this.find(member);
+    const first = found ? String.fromCharCode(this.bytes[found.start]) : '';
+    return (/[-\d]/.test(first) ? '0' : first) as Sort;
+  }
+
+  /** A member as it is written. */
+  raw(member: string): string {
+    const { start, end } = this.find(member) as Found;
+    return this.#isAscii ? this.text.slice(start, end) : (decode(this.bytes.subarray(start, end)) ?? '');
   }
 
   /** Where a byte lies in the text. */
   at(offset: number): number {
-    if (this.text.length === this.size) return offset;
-    return decode(this.#encoded().subarray(0, offset))?.length ?? 0;
+    return this.#isAscii ? offset : (decode(this.bytes.subarray(0, offset)) ?? '').length;
   }
 
-  #encoded(): Uint8Array {
-    return (this.bytes ??= encode(this.text));
+  get #isAscii(): boolean {
+    return this.text.length === this.size;
   }
 
-  /** A member, unless it is `null`, which many write for what is not there. */
-  #there(member: string): Found | undefined {
-    const found = this.scan.found.get(member);
-    return found?.kind === Kind.Null ? undefined : found;
+  /** Whether there is a member, and it is not `null`, which many write for what is not there. */
+  #isThere(member: string): boolean {
+    return /[^n]/.test(this.sort(member));
   }
 
   /** `null` is a result, unless there is an error or a method. */
-  #result(): Found | undefined {
-    const { found } = this.scan;
-    const none = this.#there('error') ?? found.get('method');
-    return none ? this.#there('result') : found.get('result');
+  get #hasResult(): boolean {
+    return this.#isThere('result') || (!!this.sort('result') && !this.isError && !this.sort('method'));
   }
 }
 
 /** Scans a text. The scanner tells if it is not JSON. */
-export function scan(text: string, maxDepth?: number): { scanner: Scanner; size: number } {
-  const bytes = encodeBriefly(text);
+export function scan(bytes: Uint8Array, maxDepth?: number): Scanner {
   const scanner = new Scanner(maxDepth);
-  if (scanner.feed(bytes)) scanner.finish();
-  return { scanner, size: bytes.length };
+  if (scanner.feed(bytes, bytes.length)) scanner.finish();
+  return scanner;
 }
 
 /** Why a text is not JSON, as a sentence. */
-export function jsonFault({ fault, offset }: Scanner): string {
-  const why =
-    fault === 'second_value'
-      ? 'a second JSON value'
-      : fault === 'unfinished'
-        ? 'the JSON text ends too early'
-        : 'not JSON';
-  return `${why} at byte ${offset}`;
-}
+export const jsonFault = ({ fault, offset }: Scanner): string => `${fault} at byte ${offset}`;
 
 /**
  * A key for an id, by its value and not by its spelling: `1`, `1.0` and `10e-1` are the same id, and so are `"a"` and `"\u0061"`.

@@ -54,8 +54,8 @@ export function mayPass(message: Message): boolean {
 /** The id of the request that a message cancels, as it is written. */
 export function cancelled(message: Message): string | null {
   if (message.kind !== 'notification' || !isCancel(message.method)) return null;
-  const found = message.scan.found.get(message.method === '$/cancelRequest' ? 'params.id' : 'params.requestId');
-  return found ? idKey(message.raw(found)) : null;
+  const member = message.method === '$/cancelRequest' ? 'params.id' : 'params.requestId';
+  return message.find(member) ? idKey(message.raw(member)) : null;
 }
 
 /** Requests that wait for an answer, as far as their method orders it. */

@@ -13,7 +13,7 @@ const SEGMENTS_PER_SECOND = 20;
 /** The shortest frame that is chosen for a slow link. */
 const SLOW_FRAME = 16 << 10;
 /** The longest frame that is chosen at all: the peer works on one while the next is made and sent. */
-const LONG_FRAME = 192 << 10;
+const LONG_FRAME = 120 << 10;
 /** The longest frame that is chosen while other messages wait, or have just been sent. */
 const SHARED_FRAME = 64 << 10;
 /** When two messages without segments were sent within this time, more of them are expected. */
@@ -140,7 +140,7 @@ export class Sender {
       return null;
     }
     const isAccepted = this.#queue.push(out, out.size, order, request, cancels);
-    return isAccepted ? null : unsent.queueFull(out.size, this.#queue.maxBytes);
+    return isAccepted ? null : unsent('queue-full', `message of ${out.size} bytes does not fit the send queue of ${this.#queue.maxBytes}`);
   }
 
   /** The next frame. `theirs` are the limits of the peer; `isWaiting` while the handshake that tells them is not answered. */
@@ -233,20 +233,31 @@ export class Sender {
   /** How a message that does not fit a frame is cut, or why it cannot be sent. */
   #plan(out: Outgoing, theirs: Chunking | null, now: number): Plan | SendError {
     const { size } = out;
-    if (!theirs || out.class === 'segment') return unsent.noSegments(size, this.link.cap);
-    if (size > theirs.maxMessageBytes) return unsent.tooLarge(size, theirs.maxMessageBytes);
+    if (!theirs || out.class === 'segment') {
+      const { cap } = this.link;
+      return unsent('no-segments', `message of ${size} bytes does not fit a frame of ${cap}, and the peer takes no segments`, cap);
+    }
+    const { maxMessageBytes: most } = theirs;
+    if (size > most) return unsent('too-large', `message of ${size} bytes is over the peer's limit of ${most}`, most);
     const largest = this.#largest(theirs.maxFrameBytes);
     const believed = this.pace.believed(now);
     const isLively = now - this.#short[0] < LIVELY;
     const longest = isLively || this.#queue.hasWaiting ? SHARED_FRAME : LONG_FRAME;
     const slow = believed ? Math.max(SLOW_FRAME, Math.floor(believed.rate.bytes / SEGMENTS_PER_SECOND)) : longest;
     const cut = plan(size, Math.min(slow, longest, largest)) ?? plan(size, largest);
-    if (!cut) return unsent.tooManySegments(size);
+    if (!cut) return unsent('too-many-segments', `message of ${size} bytes would need more than 65535 segments at this frame cap`, 65535);
     if (believed) {
       const { rate, left } = believed;
       const needed = Math.floor((cut.total * longestFrame(cut) * 1000) / rate.bytes);
       const limit = theirs.groupTimeoutMs;
-      if (needed > limit) return unsent.tooSlow(size, needed, limit, rate.bytes, Math.floor(left));
+      if (needed > limit) {
+        return unsent(
+          'too-slow',
+          `message of ${size} bytes needs ${needed} ms at the measured ${rate.bytes} bytes/s, and the peer allows ${limit} ms (its groupTimeoutMs)`,
+          Math.floor((rate.bytes * limit) / 1000),
+          `,"bytesPerSecond":${rate.bytes},"neededMs":${needed},"limitMs":${limit},"retryAfterMs":${Math.floor(left)}`,
+        );
+      }
     }
     return cut;
   }

@@ -16,7 +16,7 @@ import { Connection, type ConnectionEvent } from './connection.js';
 import { Negotiated } from './handshake.js';
 import { checked } from './limits.js';
 import { CLOSED, CLOSING, CONNECTING, duplexLink, type Link, OPEN, socketLink } from './link.js';
-import { closed } from './reasons.js';
+import { closedByPeer, closedHere } from './reasons.js';
 
 /** How much may wait in the socket, where a small message cannot pass it any more: at most this, and about 50 ms of a slow link. */
 const MOST_BUFFERED = 256 << 10;
@@ -108,7 +108,7 @@ export class Segmented extends EventTarget implements Omit<SegmentedSocket, List
       failed: () => this.#dispatch(new Event('error')),
       closed: (code: number, reason: string, wasClean: boolean) => {
         this.#hasEnded = true;
-        this.#connection.close(closed.peer(code));
+        this.#connection.close(closedByPeer(code));
         this.#run();
         this.#end(code, reason, wasClean);
       },
@@ -197,7 +197,7 @@ export class Segmented extends EventTarget implements Omit<SegmentedSocket, List
 
   close(code = 1000, reason = ''): void {
     if (this.#closing || this.#connection.reason) return;
-    this.#closing = closed.own(code, reason);
+    this.#closing = closedHere(code, reason);
     if (this.#link.readyState === CONNECTING) this.#connection.close(this.#closing);
     else this.#flush = setTimeout(() => this.#finish(), FLUSH);
     this.#run();

@@ -5,7 +5,7 @@ import { Budget } from '../build/budget.js';
 import { Connection } from '../build/connection.js';
 import { Negotiated } from '../build/handshake.js';
 import { checked } from '../build/limits.js';
-import { closed } from '../build/reasons.js';
+import { closedByPeer } from '../build/reasons.js';
 
 /** Numbers that depend only on the seed. */
 export function random(seed) {
@@ -239,7 +239,7 @@ class World {
     const settled = this.client.cursor === null ? this.cursor : Number(this.client.cursor);
     const isSettled = this.delivery === 'settled' && this.saboteur !== 'a cursor that passes the unfinished';
     this.cursor = isSettled ? Math.max(settled, this.cursor) : this.highest;
-    this.client.close(closed.peer(1006));
+    this.client.close(closedByPeer(1006));
     while (this.client.pollEvent());
     await this.connect(false);
   }

@@ -191,7 +191,7 @@ async fn connects_until_served(place: Where, trap: Trap, len: usize) -> usize {
 
 #[tokio::test]
 async fn a_peer_with_an_undeclared_cap_is_served_within_five_reconnects() {
-    // Segments of 192 KiB pass the first at once; what fits one frame does not. The last needs two halves.
+    // Segments of 120 KiB pass the first at once; what fits one frame does not. The last needs two halves.
     for (bytes, len, sizes) in [(300_000, 3_000_000, 0), (300_000, 880_000, 1), (60_000, 3_000_000, 2)] {
         for place in [Where::ToHost, Where::ToClient] {
             for says in [true, false] {
@@ -393,7 +393,7 @@ async fn a_message_that_even_the_smallest_frames_do_not_carry_is_answered_with_a
                 continue;
             }
             assert_eq!(answer["error"]["code"], -32011);
-            // 192 KiB is halved three times, and the floor is tried once.
+            // 120 KiB is halved three times, and the floor is tried once.
             assert_eq!(connects, 6);
             return pass(&mut client, &mut host, request("3", 2_000)).await.unwrap();
         }

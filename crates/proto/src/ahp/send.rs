@@ -21,8 +21,9 @@ const SEGMENTS_PER_SECOND: u64 = 20;
 /// The shortest frame that is chosen for a slow link. In shorter ones, the segment's template would take too large a part.
 const SLOW_FRAME: u64 = 16 << 10;
 /// The longest frame that is chosen at all. The peer works on one frame while the next is made and sent. With longer ones it
-/// would wait longer for the first, and they would not fit the second-level cache of either end.
-const LONG_FRAME: u64 = 192 << 10;
+/// would wait longer for the first, and they would not fit the second-level cache of either end. Above 128 KiB a text is a
+/// large object to V8, for which it asks the system for memory each time.
+const LONG_FRAME: u64 = 120 << 10;
 /// The longest frame that is chosen while other messages wait, or have just been sent.
 const SHARED_FRAME: u64 = 64 << 10;
 /// When two messages without segments were sent within this time, more of them are expected.

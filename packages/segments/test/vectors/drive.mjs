@@ -3,7 +3,7 @@ import { Budget } from '../../build/budget.js';
 import { Connection } from '../../build/connection.js';
 import { Negotiated } from '../../build/handshake.js';
 import { checked } from '../../build/limits.js';
-import { closed } from '../../build/reasons.js';
+import { closedByPeer, closedHere } from '../../build/reasons.js';
 import { plain } from './raw.mjs';
 import { known } from './suite.mjs';
 import { numbered, sha256, shown, textOf } from './text.mjs';
@@ -22,7 +22,7 @@ export function run({ node, setup }, asBytes = false) {
     driver.differ(error.stack);
   }
   driver.uncrowd();
-  driver.connection.close(closed.own(1000, 'normal'));
+  driver.connection.close(closedHere(1000, 'normal'));
   while (driver.connection.pollEvent());
   if (driver.budget.held()) driver.differ(`after the connection is gone, ${driver.budget.held()} bytes are held`);
   return driver.differences;
@@ -296,9 +296,9 @@ const STEPS = {
   },
   close: (driver, node) => {
     const why = plain(node);
-    if (why === 'normal') driver.connection.close(closed.own(1000, 'normal'));
-    else if (why === 'restart') driver.connection.close(closed.own(1012, 'restarting'));
-    else driver.connection.close(closed.peer(why.peer));
+    if (why === 'normal') driver.connection.close(closedHere(1000, 'normal'));
+    else if (why === 'restart') driver.connection.close(closedHere(1012, 'restarting'));
+    else driver.connection.close(closedByPeer(why.peer));
     driver.handled();
   },
   take: (driver, node) => {
@@ -310,7 +310,7 @@ const STEPS = {
   uncrowd: (driver) => driver.uncrowd(),
   note_seq: (driver, node) => driver.connection.noteSeq(plain(node)[0], BigInt(plain(node)[1])),
   reconnect: (driver) => {
-    driver.connection.close(closed.peer(1006));
+    driver.connection.close(closedByPeer(1006));
     while (driver.connection.pollEvent());
     driver.record = fresh();
     driver.connect();

@@ -39,10 +39,21 @@ function firstFault(text) {
   return good;
 }
 
+/** What a fault is called in vectors. */
+const FAULTS = {
+  'not JSON': 'syntax',
+  'a second JSON value': 'second_value',
+  'the JSON text ends too early': 'unfinished',
+  'too deep': 'too_deep',
+};
+
 function verdict(pieces, maxDepth) {
   const scanner = new Scanner(maxDepth);
-  if (pieces.every((piece) => scanner.feed(piece)) && scanner.finish()) return ['valid', null];
-  return [scanner.fault, scanner.fault === 'unfinished' ? null : scanner.offset];
+  const text = Buffer.concat(pieces);
+  let length = 0;
+  if (pieces.every((piece) => scanner.feed(text, (length += piece.length))) && scanner.finish()) return ['valid', null];
+  const fault = FAULTS[scanner.fault];
+  return [fault, fault === 'unfinished' ? null : scanner.offset];
 }
 
 export function runScalar({ node }) {

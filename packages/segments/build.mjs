@@ -9,13 +9,28 @@ import { build } from 'esbuild';
 const here = (path) => fileURLToPath(new URL(path, import.meta.url));
 const isCheck = process.argv.includes('--check');
 
+/** What of the platform has members that the package may use. */
+const PLATFORM =
+  'Array ArrayBuffer Buffer DataView Event EventTarget JSON Map Math MessageEvent Number Object Promise ReadableStream ReadableStreamDefaultReader ' +
+  'RegExp Set String TextDecoder TextEncoder Uint8Array WritableStream WritableStreamDefaultWriter crypto performance';
+
 rmSync(here('build'), { recursive: true, force: true });
 // Checks the types, and writes the declarations.
 execFileSync(process.execPath, [here('node_modules/typescript/bin/tsc'), '--emitDeclarationOnly', '-p', here('.')], { stdio: 'inherit' });
 const shared = { absWorkingDir: here('.'), format: 'esm', target: 'es2022', logLevel: 'warning' };
 const modules = readdirSync(here('src')).map((name) => `src/${name}`);
 await build({ ...shared, entryPoints: modules, outdir: 'build' });
-const bundled = await build({ ...shared, entryPoints: ['src/index.ts'], bundle: true, write: false, outfile: 'dist/segments.js' });
+const bundled = await build({
+  ...shared,
+  entryPoints: ['src/index.ts'],
+  bundle: true,
+  minify: true,
+  // Names that only this package uses are made short, in `dist/` only.
+  mangleProps: /^[a-z]\w*$/,
+  reserveProps: new RegExp(`^(${[...keptNames()].join('|')})$`),
+  write: false,
+  outfile: 'dist/segments.js',
+});
 
 const dist = {
   'segments.js': bundled.outputFiles[0].text,
@@ -29,6 +44,22 @@ for (const [name, text] of Object.entries(dist)) {
     console.error(`dist/${name} is not what the sources make. Run \`npm run build\` in packages/segments, and commit the result.`);
     process.exitCode = 1;
   }
+}
+
+/** Names of members that keep their names: those of the package's users, and those of the platform. */
+function keptNames() {
+  const declared = readFileSync(here('build/api.d.ts'), 'utf8').replace(/\/\*[^]*?\*\/|\/\/.*/g, '');
+  const kept = new Set(declared.match(/\b[a-z]\w*/gi));
+  // Members of what only some platforms have, and of options.
+  for (const name of ['setFromBase64', 'toBase64', 'written', 'lastChunkHandling', 'stream', 'fatal', 'ignoreBOM', 'detail', 'unref', 'done', 'value']) kept.add(name);
+  const keep = (value) => Object.getOwnPropertyNames(value).forEach((name) => kept.add(name));
+  for (const name of PLATFORM.split(' ')) {
+    const value = globalThis[name];
+    keep(value);
+    keep(value.prototype ?? Object.getPrototypeOf(value));
+  }
+  keep(Object.getPrototypeOf(Uint8Array.prototype));
+  return [...kept].filter((name) => /^[a-z]\w*$/i.test(name));
 }
 
 /** The types of `api.ts`, and the functions of `index.ts`, without their imports from it. */

@@ -21,6 +21,7 @@ interface Base64Array extends Uint8Array {
 }
 
 const encoder = new TextEncoder();
+const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
 /** The text as UTF-8. */
 export const encode = (text: string): Uint8Array => encoder.encode(text);
@@ -30,19 +31,29 @@ export const utf8Length = (text: string): number => (Buffer ? Buffer.byteLength(
 
 const buffer = (bytes: Uint8Array): NodeBuffer | undefined => Buffer?.from(bytes.buffer, bytes.byteOffset, bytes.length);
 
-/** The text that UTF-8 bytes stand for; `null` if they are not UTF-8. With `stream`, they may end inside of a character. */
-export function decode(bytes: Uint8Array, stream = false): string | null {
+/** The text that UTF-8 bytes stand for; `null` if they are not UTF-8. */
+export function decode(bytes: Uint8Array): string | null {
   // In Node, ASCII is copied much faster than it is decoded.
-  const ascii = bytes.length > LONG && buffer(bytes)?.toString('latin1');
+  const ascii = bytes.length > ASCII_COPY && buffer(bytes)?.toString('latin1');
   if (ascii && utf8Length(ascii) === bytes.length) return ascii;
   try {
-    return new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes, { stream });
+    return decoder.decode(bytes);
   } catch {
     return null;
   }
 }
 
-const LONG = 1 << 16;
+/** From this length on. */
+const ASCII_COPY = 1 << 12;
+
+/** How many bytes at the end are the beginning of a character that is not whole. */
+export function unfinished(bytes: Uint8Array): number {
+  for (let back = 1; back <= 3 && back <= bytes.length; back++) {
+    const byte = bytes[bytes.length - back];
+    if ((byte & 0xc0) !== 0x80) return (byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1) > back ? back : 0;
+  }
+  return 0;
+}
 
 /** How many bytes canonical base64 stands for. */
 export const decodedLength = (data: string): number =>

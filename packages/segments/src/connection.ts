@@ -174,7 +174,7 @@ export class Connection {
     const bytes = encode(text);
     const scanner = scan(bytes);
     const size = bytes.length;
-    const whole = scanner.fault ? null : new Message(text, bytes, scanner);
+    const whole = scanner.fault ? null : new Message(text, size, scanner, bytes);
     const message = whole?.sort('') === '{' ? whole : null;
     const { kind = 'other', id = null, method = '' } = message ?? {};
     const name = method === SEGMENT ? 'segment' : /^(initialize|reconnect)$/.test(method) ? 'handshake' : 'ordinary';

@@ -182,9 +182,9 @@ class Handshake {
   /** The text with our capability in it. */
   with(ours: Chunking): string {
     const chunking = JSON.stringify({
-      maxIncomingFrameBytes: ours.maxFrameBytes,
-      maxIncomingMessageBytes: ours.maxMessageBytes,
-      maxIncomingGroups: ours.maxGroups,
+      'maxIncomingFrameBytes': ours.maxFrameBytes,
+      'maxIncomingMessageBytes': ours.maxMessageBytes,
+      'maxIncomingGroups': ours.maxGroups,
       groupTimeoutMs: ours.groupTimeoutMs,
       settledCursor: ours.settledCursor,
     });

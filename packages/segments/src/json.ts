@@ -50,6 +50,8 @@ const KEY_TEXT = 23;
 /** A state for each letter of `true`, `false` and `null` but the first. */
 const WORDS = 29;
 
+const BACKSLASH = 92;
+
 // What is done beside the step to the next state.
 /** A value or a key begins. */
 const BEGINS = 64;
@@ -102,14 +104,31 @@ rule([ZERO, DIGITS, FRACTION], 'eE', E);
 rule([E], '+-', SIGN);
 rule([E, SIGN, EXPONENT], NUMERALS, EXPONENT);
 
-/** Which bytes of a string need no second look: all but control characters, quotes and backslashes. */
-const PLAIN = NEXT.slice(TEXT << 8, (TEXT + 1) << 8).map((next) => (next === TEXT ? 1 : 0));
+/** The bytes that may follow a backslash, but for `u`. */
+const SHORT_ESCAPES = NEXT.slice((TEXT + 1) << 8, (TEXT + 2) << 8).map((next) => (next === TEXT ? 1 : 0));
 
-/** Where the plain part of a string ends that begins at `at`. Four bytes at a time, because most of a large message is such. */
-function plainEnd(bytes: Uint8Array, at: number, length: number): number {
-  while (at < length - 3 && PLAIN[bytes[at]] & PLAIN[bytes[at + 1]] & PLAIN[bytes[at + 2]] & PLAIN[bytes[at + 3]]) at += 4;
-  while (at < length && PLAIN[bytes[at]]) at++;
-  return at;
+/**
+ * Goes over the plain part of a string and over short escapes, up to a byte that needs a second look, or to less than four bytes before
+ * the end. Four bytes are looked at together, because most of a large message is such.
+ */
+function passText(bytes: Uint8Array, view: DataView, from: number, length: number): number {
+  let at = from;
+  for (;;) {
+    for (; at < length - 3; at += 4) {
+      const four = view.getInt32(at, true);
+      const quote = four ^ 0x22222222;
+      const backslash = four ^ 0x5c5c5c5c;
+      // The lowest bit that is set here belongs to the first byte that is below 32, a quote or a backslash.
+      const ends =
+        (((four - 0x20202020) & ~four) | ((quote - 0x01010101) & ~quote) | ((backslash - 0x01010101) & ~backslash)) & 0x80808080;
+      if (ends) {
+        at += (31 - Math.clz32(ends & -ends)) >> 3;
+        break;
+      }
+    }
+    if (at >= length - 3 || bytes[at] !== BACKSLASH || !SHORT_ESCAPES[bytes[at + 1]]) return at;
+    at += 2;
+  }
 }
 
 /** What is expected after a value at this depth. */
@@ -148,9 +167,16 @@ export class Scanner {
 
   constructor(readonly maxDepth = Infinity) {}
 
-  /** Checks the next piece: `bytes` is the text so far, of `length` bytes. Returns false if it is not JSON. */
-  feed(bytes: Uint8Array, length: number): boolean {
-    let at = this.offset;
+  /** From where on the bytes that were checked are needed to check more. */
+  get needed(): number {
+    const isInKey = this.#state >= KEY_TEXT && this.#state < WORDS && this.offset - this.#keyAt < LONGEST_KEY;
+    return isInKey ? this.#keyAt : this.offset;
+  }
+
+  /** Checks the next piece, which ends after `length` bytes; the first of them is the one at `start`. Returns false if it is not JSON. */
+  feed(bytes: Uint8Array, length: number, start = 0): boolean {
+    const view = new DataView(bytes.buffer, bytes.byteOffset, length);
+    let at = this.offset - start;
     let state = this.#state;
     let depth = this.#depth;
     let nest = this.#nest;
@@ -158,31 +184,31 @@ export class Scanner {
     if (this.fault) return false;
     while (at < length) {
       if (state === TEXT) {
-        at = plainEnd(bytes, at, length);
+        at = passText(bytes, view, at, length);
         if (at === length) break;
       }
       const next = NEXT[(state << 8) | bytes[at]];
       if (next >= ENDS) {
         if (next === ENDS + COLON) {
           state = COLON;
-          if (depth < WANTED_DEPTH) this.#endKey(bytes, at + 1, depth);
+          if (depth < WANTED_DEPTH) this.#endKey(bytes.subarray(this.#keyAt - start, at + 1), depth);
         } else {
           if (next === CLOSES) {
             depth--;
             after = afterValue(nest, depth);
           }
           state = after;
-          if (depth < WANTED_DEPTH) this.#end(at + 1, depth);
+          if (depth < WANTED_DEPTH) this.#end(start + at + 1, depth);
         }
       } else if (next >= BEGINS) {
         state = next - BEGINS;
-        if (state === KEY_TEXT) this.#keyAt = at;
+        if (state === KEY_TEXT) this.#keyAt = start + at;
         else {
-          if (depth < WANTED_DEPTH) this.#begin(at, depth);
+          if (depth < WANTED_DEPTH) this.#begin(start + at, depth);
           if (state <= MEMBER) {
             if (depth >= this.maxDepth) {
               this.isTooDeep = true;
-              return this.#fail('too deep', at);
+              return this.#fail('too deep', start + at);
             }
             if (depth >> 3 >= nest.length) {
               nest = new Uint8Array(depth >> 2);
@@ -200,14 +226,14 @@ export class Scanner {
       } else if (next) state = next;
       else if (mayEnd(state) && !(state === ZERO && isDigit(bytes[at]))) {
         state = after;
-        if (depth < WANTED_DEPTH) this.#end(at, depth);
+        if (depth < WANTED_DEPTH) this.#end(start + at, depth);
         continue;
-      } else return this.#fail(state === DONE && NEXT[(VALUE << 8) | bytes[at]] ? 'a second JSON value' : 'not JSON', at);
+      } else return this.#fail(state === DONE && NEXT[(VALUE << 8) | bytes[at]] ? 'a second JSON value' : 'not JSON', start + at);
       at++;
     }
     this.#state = state;
     this.#depth = depth;
-    this.offset = at;
+    this.offset = start + at;
     return true;
   }
 
@@ -236,14 +262,14 @@ export class Scanner {
     if (found) found.end ||= end;
   }
 
-  #endKey(bytes: Uint8Array, end: number, depth: number): void {
+  #endKey(key: Uint8Array, depth: number): void {
     const parent = this.#live[depth - 1];
     this.#live[depth] = null;
-    if (parent === null || end - this.#keyAt > LONGEST_KEY) return;
+    if (parent === null || key.length > LONGEST_KEY) return;
     // Bytes that are no UTF-8 are found out later.
-    const key = JSON.parse(decode(bytes.subarray(this.#keyAt, end)) ?? 'null') as unknown;
-    const path = parent ? `${parent}.${key}` : `${key}`;
-    if (WANTED.has(path) && !`${key}`.includes('.')) this.#live[depth] = path;
+    const name = String(JSON.parse(decode(key) ?? 'null'));
+    const path = parent ? `${parent}.${name}` : name;
+    if (WANTED.has(path) && !name.includes('.')) this.#live[depth] = path;
   }
 }
 

@@ -1,6 +1,6 @@
 // A JSON-RPC message, and what it says about itself.
 
-import { decode } from './bytes.js';
+import { decode, encode } from './bytes.js';
 import { type Found, readNumber, readString, Scanner } from './json.js';
 
 export type MessageKind = 'request' | 'notification' | 'response' | 'other';
@@ -15,16 +15,14 @@ export class Message {
   readonly method: string;
   /** The id as it is written; `null` when no answer is possible. */
   readonly id: string | null;
-  /** Its length as UTF-8. */
-  readonly size: number;
-
   constructor(
     readonly text: string,
-    /** The text as UTF-8. */
-    readonly bytes: Uint8Array,
+    /** Its length as UTF-8. */
+    readonly size: number,
     readonly scan: Scanner,
+    /** The text as UTF-8, if that is there. It is made when it is needed. */
+    private bytes?: Uint8Array,
   ) {
-    this.size = bytes.length;
     const id = this.sort('id');
     const isNamed = id === '"' || id === '0';
     this.method = this.string('method') ?? '';
@@ -73,23 +71,25 @@ export class Message {
 
   sort(member: string): Sort {
     const found = this.find(member);
-    const first = found ? String.fromCharCode(this.bytes[found.start]) : '';
+    const first = found ? this.#slice(found.start, found.start + 1) : '';
     return (/[-\d]/.test(first) ? '0' : first) as Sort;
   }
 
   /** A member as it is written. */
   raw(member: string): string {
     const { start, end } = this.find(member) as Found;
-    return this.#isAscii ? this.text.slice(start, end) : (decode(this.bytes.subarray(start, end)) ?? '');
+    return this.#slice(start, end);
   }
 
   /** Where a byte lies in the text. */
   at(offset: number): number {
-    return this.#isAscii ? offset : (decode(this.bytes.subarray(0, offset)) ?? '').length;
+    return this.#slice(0, offset).length;
   }
 
-  get #isAscii(): boolean {
-    return this.text.length === this.size;
+  /** What lies between two bytes. */
+  #slice(start: number, end: number): string {
+    if (this.text.length === this.size) return this.text.slice(start, end);
+    return decode((this.bytes ??= encode(this.text)).subarray(start, end)) ?? '';
   }
 
   /** Whether there is a member, and it is not `null`, which many write for what is not there. */

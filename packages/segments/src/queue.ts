@@ -64,7 +64,7 @@ export class Queue<T, G> {
   }
 
   /** What is sent next: a message that starts, or a group that goes on. At most `slots` groups are in flight. */
-  pick(now: number, slots: number, inLanes: boolean, fit: (item: T) => Fit): { start: Entry<T> } | { go: G } | null {
+  pick(now: number, slots: number, inLanes: boolean, fit: (item: T) => Fit): { start: Entry<T>; go?: undefined } | { go: G; start?: undefined } | null {
     const urgent = this.#urgent.shift();
     if (urgent) {
       if (fit(urgent.item) === 'frame') return { start: this.#taken(urgent, true) };
@@ -85,13 +85,13 @@ export class Queue<T, G> {
     if (!small || this.#smallRun >= SMALL_RUN) {
       this.#smallRun = 0;
       const late = this.#flights.filter((flight) => flight.lateAt <= now);
-      const first = (flights: Flight<T, G>[], by: 'lateAt' | 'turn'): Flight<T, G> =>
-        flights.reduce((least, flight) => (flight[by] < least[by] ? flight : least));
-      if (late.length) return { go: first(late, 'lateAt').group };
+      const first = (flights: Flight<T, G>[], by: (flight: Flight<T, G>) => number): Flight<T, G> =>
+        flights.reduce((least, flight) => (by(flight) < by(least) ? flight : least));
+      if (late.length) return { go: first(late, ({ lateAt }) => lateAt).group };
       const large = this.#flights.length < slots && oldest('group');
       if (large) return { start: this.#taken(this.#remove(large), false) };
       if (this.#flights.length) {
-        const next = first(this.#flights, 'turn');
+        const next = first(this.#flights, ({ turn }) => turn);
         next.turn = ++this.#turns;
         return { go: next.group };
       }

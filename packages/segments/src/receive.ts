@@ -2,7 +2,7 @@
 
 import type { Limits } from './api.js';
 import type { Account, Grant } from './budget.js';
-import { allocate, decode, decodeBase64, decodedLength, encode } from './bytes.js';
+import { allocate, decode, decodeBase64, decodedLength, encode, unfinished } from './bytes.js';
 import type { Invitation } from './handshake.js';
 import { type readNumber, Scanner } from './json.js';
 import { GROUP_COST, groupCost, timeFor } from './limits.js';
@@ -36,9 +36,13 @@ export interface Group {
   readonly grant: Grant;
   readonly scanner: Scanner;
   next: number;
-  /** Grows with what has arrived, never with what was declared. */
-  bytes: Uint8Array;
   size: number;
+  /** The text as far as it was decoded, and how many bytes that were. */
+  text: string;
+  decoded: number;
+  /** What came last; its first byte is the one at `start`. Grows with what has arrived, never with what was declared. */
+  block: Uint8Array;
+  start: number;
   /** How long the message will be, as far as that can be told. */
   expected: number;
 }
@@ -70,7 +74,7 @@ export class Receiver {
         const scanner = scan(bytes, maxDepth);
         if (scanner.isTooDeep) throw tooDeep(maxDepth);
         if (scanner.fault) throw notJson(scanner);
-        const message = new Message(text, bytes, scanner);
+        const message = new Message(text, bytes.length, scanner, bytes);
         if (message.sort('') !== '{') throw invalid('frame-not-object', NO_BATCH, NO_BATCH);
         checkKeys(message.repeated);
         if (message.method !== SEGMENT) return { message };
@@ -111,8 +115,11 @@ export class Receiver {
         grant,
         scanner: new Scanner(maxDepth),
         next: 0,
-        bytes: allocate(0),
         size: 0,
+        text: '',
+        decoded: 0,
+        block: allocate(0),
+        start: 0,
         expected: 0,
       };
       this.#groups.set(groupId, group);
@@ -126,21 +133,22 @@ export class Receiver {
     const cost = size + (scanner.deepest >> 3) + GROUP_COST;
     if (!grant.grow(cost, now)) throw overBudget(cost);
     const rest = (total - ++group.next) * firstLength;
-    if (size > group.bytes.length) {
-      const grown = allocate(Math.max(size, Math.min(size * 2, size + rest, maxMessageBytes)));
-      grown.set(group.bytes.subarray(0, group.size));
-      group.bytes = grown;
+    if (group.size - group.start >= BLOCK) decodeBlock(group);
+    const used = group.size - group.start;
+    if (used + length > group.block.length) {
+      const grown = allocate(Math.max(used + length, Math.min((used + length) * 2, BLOCK)));
+      grown.set(group.block.subarray(0, used));
+      group.block = grown;
     }
-    if (!decodeBase64(data, group.bytes, group.size)) fail('data-not-base64', 'data is not canonical base64');
+    if (!decodeBase64(data, group.block, used)) fail('data-not-base64', 'data is not canonical base64');
     group.size = size;
     group.expected = Math.min(size + rest, maxMessageBytes);
     grant.note(size, now);
-    const bytes = group.bytes.subarray(0, size);
-    const isJson = scanner.feed(bytes, size);
+    const isJson = scanner.feed(group.block, used + length, group.start);
     if (isJson && group.next < total) return { group };
     this.#groups.delete(groupId);
     try {
-      const message = finished(bytes, scanner, isJson);
+      const message = finished(group, isJson);
       grant.complete(size + GROUP_COST);
       return { message, grant, group };
     } catch (reason) {
@@ -191,19 +199,34 @@ export class Receiver {
 }
 
 /** The message of a group, if it is exactly one JSON-RPC request, response or notification. */
-function finished(bytes: Uint8Array, scanner: Scanner, isJson: boolean): Message {
+function finished(group: Group, isJson: boolean): Message {
+  const { scanner, size } = group;
   const isWhole = isJson && scanner.finish();
-  // What is not JSON may still end inside of a character.
-  const text = decode(bytes, !isJson);
-  if (text === null) return fail('message-not-utf8', 'reassembled message is not UTF-8');
+  decodeBlock(group, isJson);
   if (scanner.isTooDeep) throw tooDeep(scanner.maxDepth);
   if (!isWhole) fail('message-not-json', `reassembled message is not JSON: ${jsonFault(scanner)}`);
-  const message = new Message(text, bytes, scanner);
+  const message = new Message(group.text, size, scanner);
   if (message.sort('') === '{') checkKeys(message.repeated);
   if (!message.isValid) throw invalid('message-not-json-rpc', NOT_RPC, NOT_RPC);
   if (message.method === SEGMENT) fail('nested-segment', 'reassembled message is a segment');
   return message;
 }
+
+/** Decodes what is in the block: the whole characters, or all if the message ends here. */
+function decodeBlock(group: Group, isEnd = false): void {
+  const { block, start, decoded, size, scanner } = group;
+  const bytes = block.subarray(decoded - start, size - start);
+  const length = isEnd ? bytes.length : bytes.length - unfinished(bytes);
+  const text = decode(bytes.subarray(0, length));
+  if (text === null) fail('message-not-utf8', 'reassembled message is not UTF-8');
+  group.text += text;
+  group.decoded += length;
+  group.start = Math.min(group.decoded, scanner.needed);
+  block.copyWithin(0, group.start - start, size - start);
+}
+
+/** How many bytes of a group are gathered before they are decoded. So no large memory is needed beside the text itself. */
+const BLOCK = 64 << 10;
 
 const NOT_RPC = 'not a JSON-RPC 2.0 request, response or notification';
 const NO_BATCH = 'a message is one JSON object; batches are not accepted';
@@ -276,6 +299,7 @@ function textOf(frame: Uint8Array): string {
   const text = decode(frame);
   if (text !== null) return text;
   // What ends inside of a character is not UTF-8, but more may be wrong before that.
-  const scanner = decode(frame, true) === null ? null : scan(frame);
+  const rest = unfinished(frame);
+  const scanner = rest && decode(frame.subarray(0, frame.length - rest)) !== null ? scan(frame) : null;
   throw scanner?.fault ? notJson(scanner) : invalid('frame-not-utf8', 'frame is not UTF-8');
 }

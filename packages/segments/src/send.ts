@@ -165,7 +165,7 @@ export class Sender {
       this.pace.idle(now);
       return null;
     }
-    if ('go' in picked) return this.#advance(picked.go, now);
+    if (picked.go) return this.#advance(picked.go, now);
     const entry = picked.start;
     const out = entry.item;
     if (fit(out) === 'frame') return this.#whole(out, now);

@@ -11,7 +11,7 @@ const isCheck = process.argv.includes('--check');
 
 /** What of the platform has members that the package may use. */
 const PLATFORM =
-  'Array ArrayBuffer Buffer DataView Event EventTarget JSON Map Math MessageEvent Number Object Promise ReadableStream ReadableStreamDefaultReader ' +
+  'Array ArrayBuffer Buffer DataView Event EventTarget Function JSON Map Math MessageEvent Number Object Promise ReadableStream ReadableStreamDefaultReader ' +
   'RegExp Set String TextDecoder TextEncoder Uint8Array WritableStream WritableStreamDefaultWriter crypto performance';
 
 rmSync(here('build'), { recursive: true, force: true });
@@ -51,7 +51,7 @@ function keptNames() {
   const declared = readFileSync(here('build/api.d.ts'), 'utf8').replace(/\/\*[^]*?\*\/|\/\/.*/g, '');
   const kept = new Set(declared.match(/\b[a-z]\w*/gi));
   // Members of what only some platforms have, and of options.
-  for (const name of ['setFromBase64', 'toBase64', 'written', 'lastChunkHandling', 'stream', 'fatal', 'ignoreBOM', 'detail', 'unref', 'done', 'value']) kept.add(name);
+  for (const name of ['pause', 'resume', 'setFromBase64', 'toBase64', 'written', 'lastChunkHandling', 'fatal', 'ignoreBOM', 'detail', 'unref', 'done', 'value']) kept.add(name);
   const keep = (value) => Object.getOwnPropertyNames(value).forEach((name) => kept.add(name));
   for (const name of PLATFORM.split(' ')) {
     const value = globalThis[name];

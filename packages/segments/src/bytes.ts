@@ -59,8 +59,32 @@ export function unfinished(bytes: Uint8Array): number {
 export const decodedLength = (data: string): number =>
   Math.ceil(data.length / 4) * 3 - (data.endsWith('==') ? 2 : data.endsWith('=') ? 1 : 0);
 
-/** Memory whose content is not defined. */
-export const allocate = (length: number): Uint8Array => Buffer?.allocUnsafe(length) ?? new Uint8Array(length);
+/**
+ * Memory that was given back less than a second ago. For large messages that follow each other, to ask the system for new memory
+ * takes longer than all that is done with it.
+ */
+let spare: Uint8Array[] = [];
+const SPARE_LEAST = 64 << 10;
+const SPARE_MOST = 64 << 20;
+
+/** Memory for at least so many bytes, whose content is not defined: `wanted`, or what is there and at most twice as long as needed. */
+export function allocate(least: number, wanted: number): Uint8Array {
+  const fits = spare.find(({ length }) => length >= least && length <= least * 2);
+  if (!fits) return Buffer?.allocUnsafe(wanted) ?? new Uint8Array(wanted);
+  spare = spare.filter((other) => other !== fits);
+  return fits;
+}
+
+/** Gives back memory that nobody uses any more. */
+export function release(bytes: Uint8Array): void {
+  const kept = spare.reduce((sum, { length }) => sum + length, bytes.length);
+  if (bytes.length < SPARE_LEAST || kept > SPARE_MOST) return;
+  if (!spare.length) {
+    const timer = setTimeout(() => (spare = []), 1000) as { unref?(): void };
+    timer.unref?.();
+  }
+  spare.push(bytes);
+}
 
 /**
  * Decodes canonical base64 to `into`, which was allocated here, from `at` on. Returns false if it is not canonical: any other

@@ -7,7 +7,7 @@
 import type { Capacity, Chunking, CloseReason, Limits } from './api.js';
 import { Arrivals, type Delivery, type Finished } from './arrivals.js';
 import type { Account, Grant } from './budget.js';
-import { encode, utf8Length } from './bytes.js';
+import { encode, release, utf8Length } from './bytes.js';
 import { Agreement, type Negotiated } from './handshake.js';
 import { idKey, Message, scan } from './message.js';
 import {
@@ -286,6 +286,7 @@ export class Connection {
         this.#progress.set(`in${id}`, { type: 'progress', direction: 'in', id, done, total });
       }
       if (message) this.#message(group?.ordinal ?? this.#arrivals.begin(), message, grant, now);
+      if (message && group) release(group.bytes);
     } catch (reason) {
       if (!(reason instanceof Reason)) throw reason;
       this.close(reason);

@@ -167,16 +167,10 @@ export class Scanner {
 
   constructor(readonly maxDepth = Infinity) {}
 
-  /** From where on the bytes that were checked are needed to check more. */
-  get needed(): number {
-    const isInKey = this.#state >= KEY_TEXT && this.#state < WORDS && this.offset - this.#keyAt < LONGEST_KEY;
-    return isInKey ? this.#keyAt : this.offset;
-  }
-
-  /** Checks the next piece, which ends after `length` bytes; the first of them is the one at `start`. Returns false if it is not JSON. */
-  feed(bytes: Uint8Array, length: number, start = 0): boolean {
+  /** Checks the next piece: `bytes` is the text so far, of `length` bytes. Returns false if it is not JSON. */
+  feed(bytes: Uint8Array, length: number): boolean {
     const view = new DataView(bytes.buffer, bytes.byteOffset, length);
-    let at = this.offset - start;
+    let at = this.offset;
     let state = this.#state;
     let depth = this.#depth;
     let nest = this.#nest;
@@ -191,24 +185,24 @@ export class Scanner {
       if (next >= ENDS) {
         if (next === ENDS + COLON) {
           state = COLON;
-          if (depth < WANTED_DEPTH) this.#endKey(bytes.subarray(this.#keyAt - start, at + 1), depth);
+          if (depth < WANTED_DEPTH) this.#endKey(bytes.subarray(this.#keyAt, at + 1), depth);
         } else {
           if (next === CLOSES) {
             depth--;
             after = afterValue(nest, depth);
           }
           state = after;
-          if (depth < WANTED_DEPTH) this.#end(start + at + 1, depth);
+          if (depth < WANTED_DEPTH) this.#end(at + 1, depth);
         }
       } else if (next >= BEGINS) {
         state = next - BEGINS;
-        if (state === KEY_TEXT) this.#keyAt = start + at;
+        if (state === KEY_TEXT) this.#keyAt = at;
         else {
-          if (depth < WANTED_DEPTH) this.#begin(start + at, depth);
+          if (depth < WANTED_DEPTH) this.#begin(at, depth);
           if (state <= MEMBER) {
             if (depth >= this.maxDepth) {
               this.isTooDeep = true;
-              return this.#fail('too deep', start + at);
+              return this.#fail('too deep', at);
             }
             if (depth >> 3 >= nest.length) {
               nest = new Uint8Array(depth >> 2);
@@ -226,14 +220,14 @@ export class Scanner {
       } else if (next) state = next;
       else if (mayEnd(state) && !(state === ZERO && isDigit(bytes[at]))) {
         state = after;
-        if (depth < WANTED_DEPTH) this.#end(start + at, depth);
+        if (depth < WANTED_DEPTH) this.#end(at, depth);
         continue;
-      } else return this.#fail(state === DONE && NEXT[(VALUE << 8) | bytes[at]] ? 'a second JSON value' : 'not JSON', start + at);
+      } else return this.#fail(state === DONE && NEXT[(VALUE << 8) | bytes[at]] ? 'a second JSON value' : 'not JSON', at);
       at++;
     }
     this.#state = state;
     this.#depth = depth;
-    this.offset = start + at;
+    this.offset = at;
     return true;
   }
 

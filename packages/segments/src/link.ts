@@ -8,7 +8,7 @@ export interface LinkEvents {
   frame(frame: string | Uint8Array): void;
   /** The link may take more. */
   drained(): void;
-  failed(event: Event): void;
+  failed(): void;
   closed(code: number, reason: string, wasClean: boolean): void;
 }
 
@@ -36,15 +36,12 @@ interface WsSocket {
 /** A WebSocket. */
 export function socketLink(socket: WebSocketLike, events: LinkEvents): Link {
   const more = socket as unknown as WsSocket;
+  const listen = socket.addEventListener.bind(socket);
   socket.binaryType = 'arraybuffer';
-  socket.addEventListener('message', ({ data }: { data: string | ArrayBuffer }) =>
-    events.frame(typeof data === 'string' ? data : new Uint8Array(data)),
-  );
-  socket.addEventListener('open', () => events.opened());
-  socket.addEventListener('error', (event: Event) => events.failed(event));
-  socket.addEventListener('close', (event: { code: number; reason: string; wasClean: boolean }) =>
-    events.closed(event.code, event.reason, event.wasClean),
-  );
+  listen('message', ({ data }: { data: string | ArrayBuffer }) => events.frame(typeof data === 'string' ? data : new Uint8Array(data)));
+  listen('open', events.opened);
+  listen('error', events.failed);
+  listen('close', ({ code, reason, wasClean }: { code: number; reason: string; wasClean: boolean }) => events.closed(code, reason, wasClean));
   return {
     get readyState() {
       return socket.readyState;
@@ -70,58 +67,44 @@ export function socketLink(socket: WebSocketLike, events: LinkEvents): Link {
 export function duplexLink({ readable, writable }: TextDuplex, events: LinkEvents): Link {
   const reader = readable.getReader();
   const writer = writable.getWriter();
-  let state = OPEN;
-  let waiting = 0;
-  let resume: (() => void) | null = null;
-  let paused: Promise<void> | null = null;
+  let resume: (() => void) | undefined;
+  let paused: Promise<void> | undefined;
+  const link = {
+    readyState: OPEN,
+    bufferedAmount: 0,
+    send(frame: string) {
+      link.bufferedAmount += frame.length;
+      writer.write(frame).then(() => {
+        link.bufferedAmount -= frame.length;
+        events.drained();
+      }, lost);
+    },
+    close(code: number, reason: string) {
+      if (link.readyState === OPEN) link.readyState = CLOSING;
+      void Promise.allSettled([writer.close(), reader.cancel()]).then(() => end(code, reason));
+    },
+    pause(isPaused: boolean) {
+      resume?.();
+      paused = isPaused ? new Promise((done) => (resume = done)) : undefined;
+    },
+  };
   const end = (code: number, reason: string): void => {
-    if (state === CLOSED) return;
-    state = CLOSED;
+    if (link.readyState === CLOSED) return;
+    link.readyState = CLOSED;
     events.closed(code, reason, code !== 1006);
   };
+  const lost = (): void => end(1006, '');
   const read = async (): Promise<void> => {
     for (;;) {
       await paused;
       const { value, done } = await reader.read();
-      if (done) return;
+      if (done) return end(1000, '');
       events.frame(value);
     }
   };
   queueMicrotask(() => {
     events.opened();
-    read().then(
-      () => end(1000, ''),
-      () => end(1006, ''),
-    );
+    read().catch(lost);
   });
-  return {
-    get readyState() {
-      return state;
-    },
-    get bufferedAmount() {
-      return waiting;
-    },
-    send(frame) {
-      waiting += frame.length;
-      writer.write(frame).then(
-        () => {
-          waiting -= frame.length;
-          events.drained();
-        },
-        () => end(1006, ''),
-      );
-    },
-    close(code, reason) {
-      if (state === OPEN) state = CLOSING;
-      const closing = Promise.allSettled([writer.close(), reader.cancel()]);
-      void closing.then(() => end(code, reason));
-    },
-    pause(isPaused) {
-      if (isPaused) paused ??= new Promise((done) => (resume = done));
-      else {
-        resume?.();
-        paused = resume = null;
-      }
-    },
-  };
+  return link;
 }

@@ -2,7 +2,7 @@
 
 import type { Limits } from './api.js';
 import type { Account, Grant } from './budget.js';
-import { allocate, decode, decodeBase64, decodedLength, encode, unfinished } from './bytes.js';
+import { allocate, decode, decodeBase64, decodedLength, encode, release, unfinished } from './bytes.js';
 import type { Invitation } from './handshake.js';
 import { type readNumber, Scanner } from './json.js';
 import { GROUP_COST, groupCost, timeFor } from './limits.js';
@@ -36,13 +36,9 @@ export interface Group {
   readonly grant: Grant;
   readonly scanner: Scanner;
   next: number;
+  /** Grows with what has arrived, never with what was declared. */
+  bytes: Uint8Array;
   size: number;
-  /** The text as far as it was decoded, and how many bytes that were. */
-  text: string;
-  decoded: number;
-  /** What came last; its first byte is the one at `start`. Grows with what has arrived, never with what was declared. */
-  block: Uint8Array;
-  start: number;
   /** How long the message will be, as far as that can be told. */
   expected: number;
 }
@@ -115,11 +111,8 @@ export class Receiver {
         grant,
         scanner: new Scanner(maxDepth),
         next: 0,
+        bytes: allocate(length, length),
         size: 0,
-        text: '',
-        decoded: 0,
-        block: allocate(0),
-        start: 0,
         expected: 0,
       };
       this.#groups.set(groupId, group);
@@ -133,18 +126,17 @@ export class Receiver {
     const cost = size + (scanner.deepest >> 3) + GROUP_COST;
     if (!grant.grow(cost, now)) throw overBudget(cost);
     const rest = (total - ++group.next) * firstLength;
-    if (group.size - group.start >= BLOCK) decodeBlock(group);
-    const used = group.size - group.start;
-    if (used + length > group.block.length) {
-      const grown = allocate(Math.max(used + length, Math.min((used + length) * 2, BLOCK)));
-      grown.set(group.block.subarray(0, used));
-      group.block = grown;
+    if (size > group.bytes.length) {
+      const grown = allocate(size, Math.max(size, Math.min(size * 2, size + rest, maxMessageBytes)));
+      grown.set(group.bytes.subarray(0, group.size));
+      release(group.bytes);
+      group.bytes = grown;
     }
-    if (!decodeBase64(data, group.block, used)) fail('data-not-base64', 'data is not canonical base64');
+    if (!decodeBase64(data, group.bytes, group.size)) fail('data-not-base64', 'data is not canonical base64');
     group.size = size;
     group.expected = Math.min(size + rest, maxMessageBytes);
     grant.note(size, now);
-    const isJson = scanner.feed(group.block, used + length, group.start);
+    const isJson = scanner.feed(group.bytes, size);
     if (isJson && group.next < total) return { group };
     this.#groups.delete(groupId);
     try {
@@ -201,32 +193,19 @@ export class Receiver {
 /** The message of a group, if it is exactly one JSON-RPC request, response or notification. */
 function finished(group: Group, isJson: boolean): Message {
   const { scanner, size } = group;
+  const bytes = group.bytes.subarray(0, size);
   const isWhole = isJson && scanner.finish();
-  decodeBlock(group, isJson);
+  // What is not JSON may still end inside of a character.
+  const text = decode(isJson ? bytes : bytes.subarray(0, size - unfinished(bytes)));
+  if (text === null) return fail('message-not-utf8', 'reassembled message is not UTF-8');
   if (scanner.isTooDeep) throw tooDeep(scanner.maxDepth);
   if (!isWhole) fail('message-not-json', `reassembled message is not JSON: ${jsonFault(scanner)}`);
-  const message = new Message(group.text, size, scanner);
+  const message = new Message(text, size, scanner, bytes);
   if (message.sort('') === '{') checkKeys(message.repeated);
   if (!message.isValid) throw invalid('message-not-json-rpc', NOT_RPC, NOT_RPC);
   if (message.method === SEGMENT) fail('nested-segment', 'reassembled message is a segment');
   return message;
 }
-
-/** Decodes what is in the block: the whole characters, or all if the message ends here. */
-function decodeBlock(group: Group, isEnd = false): void {
-  const { block, start, decoded, size, scanner } = group;
-  const bytes = block.subarray(decoded - start, size - start);
-  const length = isEnd ? bytes.length : bytes.length - unfinished(bytes);
-  const text = decode(bytes.subarray(0, length));
-  if (text === null) fail('message-not-utf8', 'reassembled message is not UTF-8');
-  group.text += text;
-  group.decoded += length;
-  group.start = Math.min(group.decoded, scanner.needed);
-  block.copyWithin(0, group.start - start, size - start);
-}
-
-/** How many bytes of a group are gathered before they are decoded. So no large memory is needed beside the text itself. */
-const BLOCK = 64 << 10;
 
 const NOT_RPC = 'not a JSON-RPC 2.0 request, response or notification';
 const NO_BATCH = 'a message is one JSON object; batches are not accepted';

@@ -52,13 +52,18 @@ export class Segmented extends EventTarget implements Omit<SegmentedSocket, List
   readonly OPEN = OPEN;
   readonly CLOSING = CLOSING;
   readonly CLOSED = CLOSED;
+  declare onopen: SegmentedSocket['onopen'];
+  declare onmessage: SegmentedSocket['onmessage'];
+  declare onerror: SegmentedSocket['onerror'];
+  declare onclose: SegmentedSocket['onclose'];
   binaryType = 'blob';
   readonly url: string;
   readonly traffic = { framesIn: 0, charsIn: 0, framesOut: 0, charsOut: 0 };
   readonly #socket: Partial<WebSocketLike>;
   readonly #link: Link;
   readonly #connection: Connection;
-  readonly #handlers: { [K in Type]?: ((event: SegmentedEvents[K]) => void) | null } = {};
+  /** What was set as `onopen` and so on. */
+  readonly #handlers = new Map<string, EventListener>();
   /** Listeners that were added with `on`, and what was registered for them. */
   readonly #wrapped = new Map<Listener, (event: Event) => void>();
   /** Who wants to know when a message was sent. */
@@ -79,6 +84,22 @@ export class Segmented extends EventTarget implements Omit<SegmentedSocket, List
   /** Whether the link has ended, and whether the application was told so. */
   #hasEnded = false;
   #isOver = false;
+
+  static {
+    for (const type of ['open', 'message', 'error', 'close']) {
+      Object.defineProperty(this.prototype, `on${type}`, {
+        get(this: Segmented) {
+          return this.#handlers.get(type) ?? null;
+        },
+        set(this: Segmented, handler: EventListener | null) {
+          this.removeEventListener(type, this.#handlers.get(type) ?? null);
+          this.addEventListener(type, handler);
+          if (handler) this.#handlers.set(type, handler);
+          else this.#handlers.delete(type);
+        },
+      });
+    }
+  }
 
   constructor(socket: WebSocketLike | TextDuplex, options: Options) {
     super();
@@ -154,38 +175,6 @@ export class Segmented extends EventTarget implements Omit<SegmentedSocket, List
     return this.#connection.reason;
   }
 
-  get onopen() {
-    return this.#handlers.open ?? null;
-  }
-
-  set onopen(handler) {
-    this.#handle('open', handler);
-  }
-
-  get onmessage() {
-    return this.#handlers.message ?? null;
-  }
-
-  set onmessage(handler) {
-    this.#handle('message', handler);
-  }
-
-  get onerror() {
-    return this.#handlers.error ?? null;
-  }
-
-  set onerror(handler) {
-    this.#handle('error', handler);
-  }
-
-  get onclose() {
-    return this.#handlers.close ?? null;
-  }
-
-  set onclose(handler) {
-    this.#handle('close', handler);
-  }
-
   send(message: string, options: SendOptions | SendCallback = {}, callback?: SendCallback): void {
     const isCallback = typeof options === 'function';
     const done = isCallback ? options : callback;
@@ -231,13 +220,6 @@ export class Segmented extends EventTarget implements Omit<SegmentedSocket, List
     this.#wrapped.set(listener, wrapped);
     super.addEventListener(type, wrapped, { once });
     return this;
-  }
-
-  #handle<K extends Type>(type: K, handler: ((event: SegmentedEvents[K]) => void) | null): void {
-    const before = this.#handlers[type] as EventListener | null | undefined;
-    if (before) super.removeEventListener(type, before);
-    (this.#handlers as Record<string, unknown>)[type] = handler;
-    if (handler) super.addEventListener(type, handler as EventListener);
   }
 
   #dispatch(event: Event): void {

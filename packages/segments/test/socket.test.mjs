@@ -204,6 +204,26 @@ test("it wraps Node's own WebSocket", async () => {
   server.close();
 });
 
+test('a socket that can pause is not read while there is no memory for what it brings', () => {
+  const MB = 1 << 20;
+  const agreed = { maxFrameBytes: MB, maxMessageBytes: 4 * MB, maxGroups: 8, groupTimeoutMs: 60_000, settledCursor: true };
+  const budget = sharedBudget({ process: 5 * MB, principal: 5 * MB });
+  const calls = [];
+  const open = (name) => {
+    const inner = Object.assign(new EventTarget(), { readyState: 1, bufferedAmount: 0, close() {}, send() {} });
+    for (const what of ['pause', 'resume']) inner[what] = () => calls.push(`${name} ${what}`);
+    const socket = segmented(inner, { maxFrameBytes: MB, maxMessageBytes: 4 * MB, agreed, budget });
+    const data = Buffer.alloc(MB / 2, ' ').toString('base64');
+    const params = { groupId: name, index: 0, total: 8, data };
+    inner.dispatchEvent(new MessageEvent('message', { data: text({ method: 'ahp/messageSegment', params }) }));
+    return socket;
+  };
+  const [first, second] = [open('first'), open('second')];
+  assert.equal(second.closeReason, null);
+  assert.deepEqual(calls, ['second pause']);
+  for (const socket of [first, second]) socket.close();
+});
+
 test('a group does not expire while nothing could be read', async () => {
   const { near, far, end } = await sockets(ws);
   const agreed = { maxFrameBytes: 4096, maxMessageBytes: 1 << 20, maxGroups: 8, groupTimeoutMs: 200, settledCursor: true };

@@ -197,6 +197,25 @@ export async function turns(page, count) {
   await page.waitForFunction((wanted) => document.querySelectorAll('.turn-end').length >= wanted && document.querySelector('.working').hidden, count);
 }
 
+/** Waits until a chat of the session is shown, by its place among the tabs. A tab may be there before its chat is shown. */
+export async function chatShown(page, place) {
+  await page.locator('.chat-tabs button').nth(place).and(page.locator('[aria-current=page]')).waitFor();
+}
+
+/** Waits until the message field holds something. */
+export async function written(page, text) {
+  await page.waitForFunction(({ field, wanted }) => field.value === wanted, { field: await message(page).elementHandle(), wanted: text });
+}
+
+/** Scrolls a text to its end, again while more of it comes, until its last line is shown. */
+export async function scrollToEnd(page, last) {
+  await page.waitForFunction((wanted) => {
+    const viewer = document.querySelector('.viewer');
+    viewer?.scrollTo(0, viewer.scrollHeight);
+    return document.querySelector('.viewer-lines')?.textContent.trimEnd().endsWith(wanted);
+  }, last);
+}
+
 /** What the agent has said in the conversation, as text. */
 export async function said(page) {
   return page.locator('.message.agent').allInnerTexts();

@@ -5,7 +5,7 @@ import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { Host, assertAccessible, begin, closeBrowser, message, openPage, say, shot, turns } from './harness.mjs';
+import { Host, assertAccessible, begin, chatShown, closeBrowser, message, openPage, say, shot, turns, written } from './harness.mjs';
 
 /** @type {Host} */
 let host;
@@ -67,7 +67,7 @@ for (const [device, screen] of Object.entries({ laptop: LAPTOP, phone: PHONE }))
       await page.locator('.turn-end').getByText('Stopped').waitFor();
       await turns(page, 2);
       // What was queued has come back.
-      assert.match(await message(page).inputValue(), /^And then the next thing/);
+      await written(page, 'And then the next thing, which is so long that it does not fit the width of a phone');
       await message(page).fill('');
       await look('answers');
 
@@ -127,7 +127,7 @@ for (const [device, screen] of Object.entries({ laptop: LAPTOP, phone: PHONE }))
       await page.getByRole('button', { name: 'Close the panel' }).click();
 
       await page.getByRole('button', { name: 'Side chat' }).last().click();
-      await page.locator('.chat-tabs button').nth(1).waitFor();
+      await chatShown(page, 1);
       await say(page, '/big 5MB');
       await turns(page, 1);
       await page.locator('.tool summary').last().click();

@@ -185,7 +185,7 @@ export class Scanner {
       if (next >= ENDS) {
         if (next === ENDS + COLON) {
           state = COLON;
-          if (depth < WANTED_DEPTH) this.#endKey(bytes.subarray(this.#keyAt, at + 1), depth);
+          if (depth < WANTED_DEPTH && this.#live[depth - 1] !== null) this.#endKey(bytes.subarray(this.#keyAt, at + 1), depth);
         } else {
           if (next === CLOSES) {
             depth--;
@@ -259,7 +259,7 @@ export class Scanner {
   #endKey(key: Uint8Array, depth: number): void {
     const parent = this.#live[depth - 1];
     this.#live[depth] = null;
-    if (parent === null || key.length > LONGEST_KEY) return;
+    if (key.length > LONGEST_KEY) return;
     // Bytes that are no UTF-8 are found out later.
     const name = String(JSON.parse(decode(key) ?? 'null'));
     const path = parent ? `${parent}.${name}` : name;

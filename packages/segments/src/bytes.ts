@@ -64,6 +64,7 @@ export const decodedLength = (data: string): number =>
  * takes longer than all that is done with it.
  */
 let spare: Uint8Array[] = [];
+/** Shorter memory is not worth keeping; and how much is kept in all. */
 const SPARE_LEAST = 64 << 10;
 const SPARE_MOST = 64 << 20;
 
@@ -92,12 +93,12 @@ export function release(bytes: Uint8Array): void {
  */
 export function decodeBase64(data: string, into: Uint8Array, at: number): boolean {
   const length = decodedLength(data);
-  const place: Base64Array = into.subarray(at, at + length);
   const end = data.slice(-4);
   try {
     if (data.length % 4 || btoa(atob(end)) !== end) return false;
     // Takes the URL alphabet too, and leaves out characters of no alphabet, so that less is written.
     if (Buffer) return (into as NodeBuffer).write(data, at, length, 'base64') === length && !data.includes('-') && !data.includes('_');
+    const place: Base64Array = into.subarray(at, at + length);
     // Both leave out white space.
     if (place.setFromBase64) return place.setFromBase64(data, { lastChunkHandling: 'strict' }).written === length;
     const binary = atob(data);

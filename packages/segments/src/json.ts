@@ -252,7 +252,8 @@ export class Scanner {
   }
 
   #end(end: number, depth: number): void {
-    const found = this.found.get(this.#live[depth] as string);
+    const member = this.#live[depth];
+    const found = member == null ? null : this.found.get(member);
     if (found) found.end ||= end;
   }
 

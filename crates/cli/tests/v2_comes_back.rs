@@ -200,9 +200,10 @@ fn a_client_that_was_killed_in_the_middle_of_an_answer_has_all_of_it_once_when_i
     let session = told.lines().find(|line| line.starts_with("ahp-session:")).unwrap();
     // It has nothing but the name of the session, so it is told all that there is of the message, and then the rest.
     let knows = ("clientId, sessionId,", format!("clientId = 'back', sessionId = '{}',", session));
-    let writes = "if (event.type === 'message_snapshot') process.stdout.write(event.blocks.map((block) => block.blockType === 'text' ? block.content ?? '' : '').join(''));";
-    let shows = ("  if (event.type === 'block_delta'", format!("  {writes}\n  if (event.type === 'block_delta'"));
-    let again = script(&place.root, "again.mjs", &[knows, shows]);
+    let takes = ("{ type, blockType, delta }", "{ type, blockType, delta, blocks }".to_owned());
+    let writes = "if (type === 'message_snapshot') process.stdout.write(blocks.map((block) => block.blockType === 'text' ? block.content ?? '' : '').join(''));";
+    let shows = ("    if (type === 'block_delta'", format!("    {writes}\n    if (type === 'block_delta'"));
+    let again = script(&place.root, "again.mjs", &[knows, takes, shows]);
     assert_eq!(Client::start(&again, &place.network, &place.root).end(), place.answer);
 }
 

@@ -313,7 +313,7 @@ async fn a_link_that_is_cut_at_random_is_served_all_the_while_and_its_frames_are
 async fn after_16_mib_frames_have_their_full_length_again_on_the_same_link() {
     let (beside_client, beside_host) = gateways(MAX_FRAME);
     let gateways = [beside_client, beside_host];
-    for trap in [Trap::After(3), Trap::After(3), Trap::After(3), Trap::Never, Trap::Cap { bytes: 190_000, says: true }]
+    for trap in [Trap::After(3), Trap::After(3), Trap::After(3), Trap::Never, Trap::Cap { bytes: 115_000, says: true }]
     {
         let (mut client, mut host) = connect(&gateways, Where::ToHost, trap);
         pass(&mut client, &mut host, Message::from(INITIALIZE)).await.unwrap();
@@ -349,7 +349,7 @@ async fn a_peer_with_a_real_limit_is_not_closed_again_after_every_16_mib() {
 async fn a_client_that_calls_itself_like_another_does_not_shrink_the_frames_of_that_one() {
     let (beside_client, beside_host) = gateways(MAX_FRAME);
     let gateways = [beside_client, beside_host];
-    let trap = Trap::Cap { bytes: 190_000, says: true };
+    let trap = Trap::Cap { bytes: 115_000, says: true };
     for (principal, passes) in [("token:1", false), ("token:1", true), ("token:2", false)] {
         let (mut client, mut host) = connect_as(principal, &gateways, Where::ToClient, trap);
         pass(&mut client, &mut host, Message::from(INITIALIZE)).await.unwrap();

@@ -2,6 +2,7 @@
 
 mod error;
 mod fetch;
+mod forward;
 mod http;
 mod proxy;
 mod tcp;
@@ -19,6 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
 pub use self::error::DialError;
+pub(crate) use self::forward::Forwarded;
 use breakbulk_proto::Capacity;
 
 use self::http::{Exchanged, exchange};
@@ -230,9 +232,9 @@ const OURS: [HeaderName; 8] = [
 ];
 
 /// A stream of bytes of any type.
-type BoxIo = Box<dyn Io>;
+pub(crate) type BoxIo = Box<dyn Io>;
 
-trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Io for S {}
 

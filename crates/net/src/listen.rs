@@ -1,6 +1,7 @@
 //! Accepts WebSockets from clients that the access policy admits. A slow handshake does not delay others.
 
 mod access;
+mod forward;
 mod http;
 mod throttle;
 mod token;
@@ -9,6 +10,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +22,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
 pub use self::access::AccessPolicy;
-use self::http::{Admitted, HttpServer, Upgraded};
+pub use self::forward::{Forwarding, Upstream};
+use self::http::{Admitted, HttpServer, Served, Upgraded};
 pub use self::http::{BoxBody, Gate, Granted, Pages, Peer};
 pub use self::token::{Token, TokenError};
 use crate::link::{BoxLink, WebSocket, WebSocketConfig, tune};
@@ -49,6 +52,8 @@ pub struct ListenConfig {
     pub paths: Vec<String>,
     /// What answers requests that do not ask for a WebSocket. `None` if they get an error.
     pub pages: Option<Pages>,
+    /// What carries connections to another server while that one serves in our place. `None` if this process serves all.
+    pub forwarding: Option<Forwarding>,
     /// The key of the host, if all links are private. Then clients need its pairing code.
     pub private: Option<HostKey>,
     /// How long a client may take for the TLS handshake, and then again for its request. 10 s.
@@ -72,6 +77,7 @@ impl ListenConfig {
             tls: None,
             paths: Vec::new(),
             pages: None,
+            forwarding: None,
             private: None,
             handshake_timeout: Duration::from_secs(10),
             max_handshakes: 256,
@@ -129,7 +135,7 @@ impl Accepted {
 /// Accepts links.
 ///
 /// Each handshake runs in a task of its own, so a slow or silent client does not delay others. Dropping the listener ends unfinished
-/// handshakes, and does not affect accepted links.
+/// handshakes and the connections that are carried to another server, and does not affect accepted links.
 pub struct Listener {
     tcp: TcpListener,
     local: SocketAddr,
@@ -137,9 +143,11 @@ pub struct Listener {
     server: Arc<HttpServer>,
     link: WebSocketConfig,
     max_handshakes: usize,
-    handshakes: JoinSet<Option<Accepted>>,
+    handshakes: JoinSet<Option<Handshaken>>,
     /// The same tasks, oldest first.
     by_age: VecDeque<AbortHandle>,
+    /// Connections that are carried to another server.
+    carried: JoinSet<()>,
 }
 
 impl Listener {
@@ -161,6 +169,7 @@ impl Listener {
             gate: config.gate,
             paths: config.paths,
             pages: config.pages,
+            forwarding: config.forwarding,
             private: config.private,
             timeout: config.handshake_timeout,
             is_tls: tls.is_some(),
@@ -175,6 +184,7 @@ impl Listener {
             max_handshakes: config.max_handshakes.max(1),
             handshakes: JoinSet::new(),
             by_age: VecDeque::new(),
+            carried: JoinSet::new(),
         })
     }
 
@@ -190,10 +200,13 @@ impl Listener {
             tokio::select! {
                 Some(done) = self.handshakes.join_next() => {
                     self.by_age.retain(|task| !task.is_finished());
-                    if let Ok(Some(accepted)) = done {
-                        return accepted;
+                    match done {
+                        Ok(Some(Handshaken::Link(accepted))) => return *accepted,
+                        Ok(Some(Handshaken::Carried(connection))) => drop(self.carried.spawn(connection)),
+                        Ok(None) | Err(_) => {}
                     }
                 }
+                Some(_) = self.carried.join_next() => {}
                 arrived = self.tcp.accept() => match arrived {
                     Ok((stream, peer)) => self.begin(stream, peer),
                     Err(error) => {
@@ -226,8 +239,9 @@ impl Listener {
                 Some(tls) => secured(stream, peer, &tls, &server, &link).await,
             };
             let accepted = match (accepted, &server.private) {
-                (Ok(Some(accepted)), Some(key)) => {
-                    Ok(make_private(accepted, key, link.max_frame_bytes, &server.log).await)
+                (Ok(Some(Handshaken::Link(accepted))), Some(key)) => {
+                    let private = make_private(*accepted, key, link.max_frame_bytes, &server.log).await;
+                    Ok(private.map(|accepted| Handshaken::Link(Box::new(accepted))))
                 }
                 (accepted, _) => accepted,
             };
@@ -254,6 +268,13 @@ impl fmt::Debug for Accepted {
     }
 }
 
+/// What a handshake has led to.
+enum Handshaken {
+    Link(Box<Accepted>),
+    /// The connection to another server, until it ends.
+    Carried(Pin<Box<dyn Future<Output = ()> + Send>>),
+}
+
 /// Why a handshake failed. Only logged.
 type HandshakeError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -262,7 +283,7 @@ async fn plain(
     peer: SocketAddr,
     server: &Arc<HttpServer>,
     link: &WebSocketConfig,
-) -> Result<Option<Accepted>, HandshakeError> {
+) -> Result<Option<Handshaken>, HandshakeError> {
     let local = stream.local_addr()?;
     let upgraded = http::serve(stream, peer, local, server).await?;
     Ok(upgraded.map(|upgraded| accepted(upgraded, peer, None, link)))
@@ -274,7 +295,7 @@ async fn secured(
     tls: &TlsAcceptor,
     server: &Arc<HttpServer>,
     link: &WebSocketConfig,
-) -> Result<Option<Accepted>, HandshakeError> {
+) -> Result<Option<Handshaken>, HandshakeError> {
     let local = stream.local_addr()?;
     let secured = tokio::time::timeout(server.timeout, tls.accept(stream)).await?;
     let stream = secured.inspect_err(|error| report_uncertified(error, peer, &server.log))?;
@@ -320,11 +341,17 @@ fn accepted<S>(
     peer: SocketAddr,
     certificate: Option<Arc<str>>,
     link: &WebSocketConfig,
-) -> Accepted
+) -> Handshaken
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
 {
-    let Upgraded { io, ahead, admitted: Admitted { principal, target, protocol, extensions } } = upgraded;
-    let link = Box::new(WebSocket::server_with(io, ahead, link));
-    Accepted { link, peer, principal: principal.or(certificate), target, protocol, extensions }
+    let Upgraded { io, ahead, served } = upgraded;
+    match served {
+        Served::Here(Admitted { principal, target, protocol, extensions }) => {
+            let link = Box::new(WebSocket::server_with(io, ahead, link));
+            let principal = principal.or(certificate);
+            Handshaken::Link(Box::new(Accepted { link, peer, principal, target, protocol, extensions }))
+        }
+        Served::Elsewhere(carried) => Handshaken::Carried(Box::pin(carried.run(io, ahead))),
+    }
 }

@@ -20,6 +20,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::access::{AccessError, AccessPolicy, RequestContext, target_without_token};
+use super::forward::{Carried, Forwarding, Opened};
 use crate::link::accept_for;
 use crate::log_limit::LogLimit;
 use crate::private::HostKey;
@@ -101,6 +102,8 @@ pub(super) struct HttpServer {
     pub(super) gate: Option<Gate>,
     pub(super) paths: Vec<String>,
     pub(super) pages: Option<Pages>,
+    /// What carries WebSockets to another server.
+    pub(super) forwarding: Option<Forwarding>,
     /// The key of the host, if links are private.
     pub(super) private: Option<HostKey>,
     pub(super) timeout: Duration,
@@ -114,7 +117,15 @@ pub(super) struct Upgraded<S> {
     pub(super) io: S,
     /// What the client sent after its request.
     pub(super) ahead: Bytes,
-    pub(super) admitted: Admitted,
+    pub(super) served: Served,
+}
+
+/// Who serves a WebSocket.
+pub(super) enum Served {
+    /// This process.
+    Here(Admitted),
+    /// Another server, to which it is carried.
+    Elsewhere(Box<Carried>),
 }
 
 /// What is known about a client that was admitted.
@@ -137,10 +148,10 @@ where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let context = RequestContext { local, peer: peer.ip(), is_tls: server.is_tls };
-    let admitted = Arc::new(Mutex::new(None));
+    let served = Arc::new(Mutex::new(None));
     let service = service_fn(|request: Request<Incoming>| {
-        let (server, admitted) = (Arc::clone(server), Arc::clone(&admitted));
-        let answer = async move { Ok::<_, Infallible>(server.answer(request, context, &admitted).await) };
+        let (server, served) = (Arc::clone(server), Arc::clone(&served));
+        let answer = async move { Ok::<_, Infallible>(server.answer(request, context, &served).await) };
         Box::pin(answer) as Pin<Box<dyn Future<Output = _> + Send>>
     });
     let mut builder = http1::Builder::new();
@@ -154,12 +165,12 @@ where
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     let parts = connection.without_shutdown().await?;
     let (mut io, ahead) = (parts.io.into_inner(), parts.read_buf);
-    let admitted = admitted.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if admitted.is_none() {
+    let served = served.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if served.is_none() {
         // The response was sent. If the shutdown fails, the client does not see a clean end, which does no harm.
         let _ = tokio::time::timeout(server.timeout, io.shutdown()).await;
     }
-    Ok(admitted.map(|admitted| Upgraded { io, ahead, admitted }))
+    Ok(served.map(|served| Upgraded { io, ahead, served }))
 }
 
 impl HttpServer {
@@ -167,7 +178,7 @@ impl HttpServer {
         &self,
         request: Request<Incoming>,
         context: RequestContext,
-        slot: &Mutex<Option<Admitted>>,
+        slot: &Mutex<Option<Served>>,
     ) -> Response<BoxBody> {
         let (head, body) = request.into_parts();
         if !asks_for_upgrade(&head) {
@@ -197,12 +208,30 @@ impl HttpServer {
         let Some(mut response) = upgrade(&head) else {
             return line(StatusCode::BAD_REQUEST, "That is no WebSocket handshake of version 13.\n");
         };
+        let put = |served| *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(served);
+        let target = target_without_token(&head);
+        if let Some(forwarding) = &self.forwarding {
+            match forwarding.open(&head, &target).await {
+                Opened::Here => {}
+                Opened::Refused(response) => return response,
+                Opened::Carried(carried, headers) => {
+                    for name in [header::SEC_WEBSOCKET_ACCEPT, header::SEC_WEBSOCKET_PROTOCOL] {
+                        // What the other server did not say, we must not say either.
+                        match headers.get(&name) {
+                            Some(value) => drop(response.headers_mut().insert(name, value.clone())),
+                            None => drop(response.headers_mut().remove(name)),
+                        }
+                    }
+                    put(Served::Elsewhere(carried));
+                    return response;
+                }
+            }
+        }
         let Granted { principal, protocol, extensions } = granted;
         if let Some(protocol) = &protocol {
             response.headers_mut().insert(header::SEC_WEBSOCKET_PROTOCOL, protocol.clone());
         }
-        let admitted = Admitted { principal, target: target_without_token(&head), protocol, extensions };
-        *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(admitted);
+        put(Served::Here(Admitted { principal, target, protocol, extensions }));
         response
     }
 

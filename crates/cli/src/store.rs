@@ -6,8 +6,8 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use breakbulk_host::log::sqlite::{ExportError, Options, SqliteLog};
-use breakbulk_host::log::{Channels, DamagedRecord, Log, OpenError, ReadError, Seq};
+use breakbulk_host::log::sqlite::{Options, SqliteLog};
+use breakbulk_host::log::{Channels, DamagedRecord, ExportError, Log, OpenError, ReadError, Seq};
 use breakbulk_host::maintenance::{self, UnsavedChannel, erase, save_all};
 
 use self::print::Titles;

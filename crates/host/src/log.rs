@@ -55,8 +55,10 @@
 mod admission;
 mod batch;
 mod channel;
+mod copy;
 mod entry;
 mod error;
+mod export;
 mod gaps;
 pub mod jetstream;
 mod maintenance;
@@ -68,6 +70,7 @@ mod round_robin;
 mod snapshot;
 pub mod sqlite;
 mod tail;
+mod usage;
 mod window;
 
 use std::ops::Range;
@@ -75,8 +78,10 @@ use std::pin::Pin;
 
 pub use batch::{Batch, BatchId, Merge, NewEntry};
 pub use channel::{ChannelInfo, Channels};
+pub use copy::{Copied, CopyError};
 pub use entry::{Entry, EntryKind};
 pub use error::{AppendError, DamagedRecord, OpenError, ReadError, WriteError};
+pub use export::ExportError;
 pub use gaps::Gap;
 pub use maintenance::{LogHealth, Report, RetentionPolicy};
 pub use memory::MemoryLog;
@@ -84,6 +89,7 @@ pub use metrics::{Histogram, Metrics};
 pub(crate) use snapshot::ROW_HEADER;
 pub use snapshot::{Rows, Save, Snapshot};
 use tokio::sync::watch;
+pub use usage::Usage;
 
 /// Bytes that are shared instead of copied.
 pub use bytes::Bytes;

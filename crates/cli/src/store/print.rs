@@ -5,8 +5,7 @@ use std::io::{self, Write};
 use std::time::{Duration, UNIX_EPOCH};
 
 use breakbulk_host::iso_8601;
-use breakbulk_host::log::sqlite::Usage;
-use breakbulk_host::log::{Entry, Report};
+use breakbulk_host::log::{Entry, Report, Usage};
 use serde_json::{Value, json};
 
 use crate::config::print_json;

@@ -35,6 +35,14 @@ pub enum AppendError {
         /// What they may have.
         limit: usize,
     },
+    /// The batch changes from channel to channel more often than a stream takes at once. Nothing was appended.
+    #[error("a batch of {messages} messages is over the limit of {limit}: it changes between channels too often")]
+    TooManyMessages {
+        /// How many messages it would be: entries of one channel next to each other are one.
+        messages: usize,
+        /// How many it may be.
+        limit: usize,
+    },
     /// The disk is full. Nothing was appended; the same batch may be tried again.
     #[error("the disk of the log is full: free some space there, or erase sessions")]
     Full,

@@ -56,6 +56,17 @@ impl Gaps {
         self.gaps.last().copied()
     }
 
+    /// All gaps, with what was forgotten before the first as one more.
+    pub(super) fn all(&self) -> Vec<Gap> {
+        let forgotten = Gap { after: 0, next: self.known_from, lost: None };
+        let is_known = |gap: &&Gap| gap.after > 0 || self.known_from == 0;
+        (self.known_from > 0)
+            .then_some(forgotten)
+            .into_iter()
+            .chain(self.gaps.iter().filter(is_known).copied())
+            .collect()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = Gap> + '_ {
         self.gaps.iter().copied()
     }

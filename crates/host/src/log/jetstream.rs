@@ -28,6 +28,7 @@
 
 mod checkpoint;
 mod config;
+mod copy;
 mod follower;
 mod group;
 mod index;
@@ -41,6 +42,7 @@ mod store;
 mod wire;
 mod writer;
 
+use std::io::Write;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -61,12 +63,13 @@ use self::index::Index;
 use self::reader::Cursors;
 use self::store::Store;
 use self::wire::{BlobRef, SavedChannel};
+use super::export::{self, ExportError, ExportSource};
 use super::queue::{ExclusiveJob, Queue, cost_of_save};
-use super::tail::WindowTail;
+use super::tail::{TailSource, WindowTail};
 use super::window::Window;
 use super::{
-    AppendError, Batch, Bounds, BoxFuture, ChannelInfo, Channels, Entry, Log, LogHealth, Metrics, ReadError, Report,
-    RetentionPolicy, Rows, Save, Seq, Snapshot, Tail, WriteError,
+    AppendError, Batch, Bounds, BoxFuture, ChannelInfo, Channels, DamagedRecord, Entry, Log, LogHealth, Metrics,
+    ReadError, Report, RetentionPolicy, Rows, Save, Seq, Snapshot, Tail, Usage, WriteError,
 };
 
 /// A body longer than this is not part of a message.
@@ -90,6 +93,12 @@ pub enum JetStreamError {
     /// JetStream did not answer, or refused.
     #[error("JetStream: {0}")]
     Store(String),
+    /// The log has had an owner with this number, which is not lower than that of whoever opens it.
+    #[error("a later owner has the log: number {epoch}")]
+    LaterOwner {
+        /// Its number.
+        epoch: u64,
+    },
     /// There is no room for the entry by which a writer takes over.
     #[error("JetStream has no room for the log: raise its limits, or erase sessions")]
     Full,
@@ -101,6 +110,8 @@ struct Shared {
     view: RwLock<View>,
     last: watch::Sender<Seq>,
     health: watch::Sender<LogHealth>,
+    /// Whether this node no longer wants to write.
+    abandoned: watch::Sender<bool>,
     metrics: Metrics,
     store: Store,
     cursors: Cursors,
@@ -138,13 +149,22 @@ impl Drop for CloseOnDrop {
 }
 
 impl JetStreamLog {
+    /// Makes the streams of a host if they are not there, without writing to them.
+    ///
+    /// # Errors
+    /// JetStream does not answer, or refuses.
+    pub async fn prepare(client: Client, config: &JetStreamConfig) -> Result<(), JetStreamError> {
+        open::prepare(client, config).await
+    }
+
     /// Opens the log of a host for writing, or makes one. A writer that had it open is fenced.
     ///
     /// # Errors
     /// JetStream does not answer, or has no room.
     pub async fn open(client: Client, config: JetStreamConfig) -> Result<Self, JetStreamError> {
         let shared = open::for_writing(client, config).await?;
-        tokio::spawn(writer::Writer::new(shared.clone()).run());
+        let (writer, abandoned) = (writer::Writer::new(shared.clone()), shared.abandoned.subscribe());
+        tokio::spawn(writer.run(abandoned));
         Ok(Self::of(shared, None))
     }
 
@@ -163,6 +183,43 @@ impl JetStreamLog {
         self.shared.queue.close();
         let mut health = self.shared.health.subscribe();
         drop(health.wait_for(|health| matches!(health, LogHealth::Closed | LogHealth::Fenced)).await);
+    }
+
+    /// Gives the log up at once, because another node may own it: nothing more is published, and all who wait are answered. What is on
+    /// its way may still be appended, before the next owner fences it.
+    pub fn abandon(&self) {
+        self.shared.abandoned.send_replace(true);
+        self.shared.queue.close();
+    }
+
+    /// Writes the log, or some channels of it, as JSON Lines. Entries that are appended meanwhile are left out.
+    ///
+    /// In place of a damaged record, or of entries that cannot be read, is a line that names them; returns all of these.
+    ///
+    /// # Errors
+    /// Something else cannot be read (everything before that has been written), or the lines cannot be written.
+    pub async fn export(
+        &self,
+        channels: Channels,
+        to: &mut (dyn Write + Send),
+    ) -> Result<Vec<DamagedRecord>, ExportError> {
+        export::export(self, channels, to).await
+    }
+
+    /// How much each channel has in the log, by URI. Only the heads of messages are read.
+    ///
+    /// # Errors
+    /// JetStream does not answer.
+    pub async fn usage(&self) -> Result<Vec<Usage>, ReadError> {
+        self.shared.usage().await
+    }
+
+    /// The bytes of both streams.
+    ///
+    /// # Errors
+    /// JetStream does not answer.
+    pub async fn stored_bytes(&self) -> Result<u64, ReadError> {
+        Ok(self.shared.store.end().await.map_err(ReadError::from)?.1)
     }
 
     /// The first seq of the present run of the log, used or not.
@@ -201,6 +258,7 @@ impl Shared {
             last: watch::Sender::new(index.last),
             view: RwLock::new(View { index, window }),
             health: watch::Sender::new(LogHealth::Good),
+            abandoned: watch::Sender::new(false),
             metrics,
             store,
             cursors: Cursors::default(),
@@ -221,6 +279,10 @@ impl Shared {
         let (begun, bytes, limit) = (Instant::now(), batch.bytes(), self.config.max_batch_bytes);
         if bytes > limit {
             return Err(AppendError::TooLarge { bytes, limit });
+        }
+        let messages = group::count(&batch);
+        if messages > group::MAX_MESSAGES {
+            return Err(AppendError::TooManyMessages { messages, limit: group::MAX_MESSAGES });
         }
         let Some(admitted) = self.queue.admit(&batch).await else { return Err(self.refusal()) };
         let long = self.keep_long_bodies(&mut batch).await?;
@@ -345,5 +407,18 @@ impl Log for JetStreamLog {
 
     fn metrics(&self) -> &Metrics {
         &self.shared.metrics
+    }
+}
+
+impl ExportSource for JetStreamLog {
+    const VERSION: i64 = 1;
+
+    fn page<'a>(
+        &'a self,
+        after: Seq,
+        last: Seq,
+        channels: &'a Channels,
+    ) -> BoxFuture<'a, Result<(Vec<Entry>, Seq), ReadError>> {
+        self.shared.page(after, last, channels, export::PAGE)
     }
 }

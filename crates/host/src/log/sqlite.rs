@@ -9,8 +9,8 @@ mod batch_ids;
 mod blob;
 mod buffer_pool;
 mod commit;
+mod copy;
 mod db;
-mod export;
 mod files;
 mod group_commit;
 mod holes;
@@ -30,18 +30,17 @@ mod usage;
 mod verify;
 mod writer;
 
+use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
-pub use export::ExportError;
 #[cfg(feature = "test-support")]
 #[doc(hidden)]
 pub use options::InjectedFaults;
 pub use options::Options;
 use tokio::sync::{oneshot, watch};
-pub use usage::Usage;
 
 use self::db::Failure;
 use self::files::LogFiles;
@@ -49,12 +48,13 @@ use self::reader::ChannelFilter;
 use self::reader_pool::ReaderPool;
 use self::recent::RecentEntries;
 use self::shared_bodies::SharedBodies;
+use super::export::{self, ExportError, ExportSource};
 use super::queue::{ExclusiveJob, Queue, cost_of_save};
 use super::tail::{TailSource, WindowTail};
 use super::window::Window;
 use super::{
-    AppendError, Batch, Bounds, BoxFuture, ChannelInfo, Channels, Entry, Log, LogHealth, Metrics, OpenError, ReadError,
-    Report, RetentionPolicy, Rows, Save, Seq, Snapshot, Tail, WriteError,
+    AppendError, Batch, Bounds, BoxFuture, ChannelInfo, Channels, DamagedRecord, Entry, Log, LogHealth, Metrics,
+    OpenError, ReadError, Report, RetentionPolicy, Rows, Save, Seq, Snapshot, Tail, Usage, WriteError,
 };
 
 /// A log in a directory. Handles are cheap, and the last one closes it.
@@ -156,6 +156,20 @@ impl SqliteLog {
             verify::walk(reader, &files, |bytes| seen(bytes.min(total), total))
         };
         self.shared.readers.run(walk).await
+    }
+
+    /// Writes the log, or some channels of it, as JSON Lines. Entries that are appended meanwhile are left out.
+    ///
+    /// In place of a damaged record, or of entries that cannot be read, is a line that names them; returns all of these.
+    ///
+    /// # Errors
+    /// Something else cannot be read (everything before that has been written), or the lines cannot be written.
+    pub async fn export(
+        &self,
+        channels: Channels,
+        to: &mut (dyn Write + Send),
+    ) -> Result<Vec<DamagedRecord>, ExportError> {
+        export::export(self, channels, to).await
     }
 
     /// How much each channel has in the log, by URI.
@@ -377,6 +391,19 @@ impl TailSource for SqliteInner {
 
     fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+}
+
+impl ExportSource for SqliteLog {
+    const VERSION: i64 = schema::VERSION;
+
+    fn page<'a>(
+        &'a self,
+        after: Seq,
+        last: Seq,
+        channels: &'a Channels,
+    ) -> BoxFuture<'a, Result<(Vec<Entry>, Seq), ReadError>> {
+        self.shared.page(after, last, channels, export::PAGE)
     }
 }
 

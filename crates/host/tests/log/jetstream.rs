@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use breakbulk_host::log::jetstream::{JetStreamConfig, JetStreamLog};
-use breakbulk_host::log::{AppendError, Batch, Channels, Entry, Log, LogHealth, ReadError, Save, Seq};
+use breakbulk_host::log::{AppendError, Batch, Channels, Entry, Log, LogHealth, NewEntry, ReadError, Save, Seq};
 
 use crate::common::{CHAT, SESSION, all, body, chat, texts};
 use crate::nats::NatsServer;
@@ -124,6 +124,34 @@ async fn the_bytes_of_an_erased_session_are_gone_from_the_files_of_the_server() 
         assert!(!has(&server, secret), "{secret}");
     }
     assert!(has(&server, "stays"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_that_is_more_messages_than_the_server_takes_at_once_is_refused_by_name() {
+    const OTHER: &str = "ahp-chat:/2";
+    let server = NatsServer::start();
+    let log = open(&server).await;
+    log.append(chat().open(OTHER, Some(SESSION))).await.unwrap();
+    let batch = |count| (0..count).fold(Batch::new(), |batch, n| batch.entry([CHAT, OTHER][n % 2], "{}"));
+    assert_eq!(
+        log.append(batch(1_200)).await,
+        Err(AppendError::TooManyMessages { messages: 1_200, limit: 900 }),
+        "a caller that gets Unknown repeats it for ever"
+    );
+    assert_eq!(log.append(batch(900)).await.unwrap().len(), 900);
+    assert!(log.health().borrow().is_good());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_channel_whose_last_entry_was_erased_is_read_to_its_end() {
+    const ROOT: &str = "ahp-root://";
+    let server = NatsServer::start();
+    let log = open(&server).await;
+    let about = NewEntry { about: Some(SESSION.into()), ..NewEntry::new(ROOT, "\"about\"") };
+    log.append(chat().open(ROOT, None).entry(ROOT, "\"own\"").push(about)).await.unwrap();
+    log.erase(SESSION).await.unwrap();
+    let entries = log.read(ROOT, 0..Seq::MAX, 1 << 20).await.unwrap();
+    assert_eq!(entries.iter().map(|entry| &*entry.body).collect::<Vec<_>>(), [b"\"own\""]);
 }
 
 /// Whether the server's files contain a text.

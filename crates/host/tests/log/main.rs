@@ -3,6 +3,7 @@
 
 mod basics;
 mod common;
+mod copy;
 mod crash;
 mod failing;
 mod fast;
@@ -11,6 +12,7 @@ mod jetstream;
 mod large;
 mod lives;
 mod model;
+#[expect(dead_code, reason = "other tests use the rest")]
 #[path = "../nats/mod.rs"]
 mod nats;
 mod pages;

@@ -14,7 +14,24 @@ pub(crate) struct NatsServer {
 impl NatsServer {
     /// Starts a server of its own on a free port of this machine.
     pub(crate) fn start() -> Self {
+        Self::with("")
+    }
+
+    /// The same with more in its configuration.
+    pub(crate) fn with(more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
+        let store = dir.path().join("store").display().to_string();
+        let config = format!("jetstream {{ store_dir: {store:?}, sync_interval: always }}\n{more}\n");
+        Self::run(dir, &config)
+    }
+
+    /// A server without JetStream.
+    pub(crate) fn without_jetstream() -> Self {
+        Self::run(tempfile::tempdir().unwrap(), "")
+    }
+
+    fn run(dir: tempfile::TempDir, config: &str) -> Self {
+        std::fs::write(dir.path().join("nats.conf"), config).unwrap();
         let (child, url) = run(dir.path(), "-1");
         Self { child, url, dir }
     }
@@ -49,9 +66,6 @@ impl Drop for NatsServer {
 /// Starts a server in a directory, and waits until it says where it listens.
 fn run(dir: &Path, port: &str) -> (Child, String) {
     let config = dir.join("nats.conf");
-    let store = dir.join("store");
-    let text = format!("jetstream {{ store_dir: {:?}, sync_interval: always }}\n", store.display().to_string());
-    std::fs::write(&config, text).unwrap();
     let mut command = Command::new(program());
     command.args(["-a", "127.0.0.1", "-p", port, "-c"]).arg(&config).arg("--ports_file_dir").arg(dir);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

@@ -15,6 +15,9 @@ pub struct JetStreamConfig {
     pub host: HostName,
     /// Who writes, for people who look at the log: the name of this node.
     pub node: String,
+    /// The number of this owner, by which it is known that no later owner has the log: it is refused if the log has had one with
+    /// this number or a higher one. `None` takes the log from whoever has it.
+    pub epoch: Option<u64>,
     /// On how many servers each message is kept. 1; a fleet has 3.
     pub replicas: usize,
     /// Bytes that the entries may take; -1 for as many as the account has. Appends are refused beyond.
@@ -58,6 +61,7 @@ impl JetStreamConfig {
         Self {
             host,
             node: String::new(),
+            epoch: None,
             replicas: 1,
             max_bytes: -1,
             merge: None,
@@ -71,11 +75,22 @@ impl JetStreamConfig {
 
 impl fmt::Debug for JetStreamConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, node, replicas, max_bytes, merge, max_batch_bytes, max_queued_bytes, recent_bytes, faults: _ } =
-            self;
+        let Self {
+            host,
+            node,
+            epoch,
+            replicas,
+            max_bytes,
+            merge,
+            max_batch_bytes,
+            max_queued_bytes,
+            recent_bytes,
+            faults: _,
+        } = self;
         f.debug_struct("JetStreamConfig")
             .field("host", host)
             .field("node", node)
+            .field("epoch", epoch)
             .field("replicas", replicas)
             .field("max_bytes", max_bytes)
             .field("merge", &merge.is_some())

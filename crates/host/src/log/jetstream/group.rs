@@ -49,6 +49,13 @@ impl GroupRoom {
     }
 }
 
+/// How many messages a batch is alone, at most.
+pub(super) fn count(batch: &Batch) -> usize {
+    let mut room = GroupRoom::default();
+    room.add(batch);
+    room.messages
+}
+
 /// The messages of a planned group. Its head is in the first.
 pub(super) fn messages(
     host: &HostName,
@@ -82,6 +89,37 @@ pub(super) fn messages(
         messages.insert(0, Outgoing { subject: host.control(), head: Head::default(), payload: Bytes::new() });
     }
     group.messages = messages.len() as u64;
+    if let Some(first) = messages.first_mut() {
+        first.head.group = Some(group);
+    }
+    messages
+}
+
+/// A group without entries.
+pub(super) fn head(host: &HostName, group: Group) -> Outgoing {
+    let head = Head { group: Some(group), run: None, decision: None };
+    Outgoing { subject: host.control(), head, payload: Bytes::new() }
+}
+
+/// The messages of entries that have their seqs and times already.
+pub(super) fn copied(
+    host: &HostName,
+    group_id: u64,
+    entries: &[(u64, PlannedEntry<LongBody>)],
+    owner: impl Fn(&PlannedEntry<LongBody>) -> Arc<str>,
+) -> Vec<Outgoing> {
+    let mut messages = Vec::new();
+    for entries in entries.chunk_by(|(one, _), (other, _)| one == other) {
+        let at_ms = entries.first().map_or(0, |(at_ms, _)| *at_ms);
+        let entries: Vec<PlannedEntry<LongBody>> = entries.iter().map(|(_, entry)| entry.clone()).collect();
+        let mut rest = entries.as_slice();
+        while let Some(first) = rest.first() {
+            let (run, after) = rest.split_at(run_length(rest));
+            rest = after;
+            messages.push(run_message(host.entries(&owner(first), &first.channel), at_ms, run));
+        }
+    }
+    let group = Group { id: group_id, messages: messages.len() as u64, ..Group::default() };
     if let Some(first) = messages.first_mut() {
         first.head.group = Some(group);
     }

@@ -26,6 +26,13 @@ impl From<StoreError> for JetStreamError {
     }
 }
 
+/// Makes the streams of a host if they are not there.
+pub(super) async fn prepare(client: Client, config: &JetStreamConfig) -> Result<(), JetStreamError> {
+    let store = Store::open(client, config, true).await?.ok_or_else(|| JetStreamError::Missing(config.host.clone()))?;
+    store.end().await?;
+    Ok(())
+}
+
 /// Opens a log and takes it over.
 pub(super) async fn for_writing(client: Client, config: JetStreamConfig) -> Result<Arc<Shared>, JetStreamError> {
     let store = Store::open(client, &config, true).await?;
@@ -34,6 +41,9 @@ pub(super) async fn for_writing(client: Client, config: JetStreamConfig) -> Resu
     let mut unfinished = Vec::new();
     for _ in 0..TRIES {
         catch_up(&store, &mut index, &mut unfinished).await?;
+        if config.epoch.is_some_and(|epoch| index.epoch >= epoch) {
+            return Err(JetStreamError::LaterOwner { epoch: index.epoch });
+        }
         match fence(&store, &mut index, &config).await {
             Ok(()) => {
                 let shared = Arc::new(Shared::new(store, config, index));
@@ -100,7 +110,7 @@ async fn fence(store: &Store, index: &mut Index, config: &JetStreamConfig) -> Re
         clock => gaps::first_of_run(used, clock, 0),
     };
     let gap = Gap { after: index.last, next, lost: None };
-    let epoch = index.epoch + 1;
+    let epoch = config.epoch.unwrap_or(index.epoch + 1);
     let group = Group { id: writer::random(), ..Group::default() };
     let messages = group::decision(&config.host, group, Decision::Fence { epoch, gap, node: config.node.clone() });
     store.publish(index.position, &messages, "").await?;

@@ -3,8 +3,8 @@
 //! Any replica may answer, and one may be behind. A page is complete only when it has reached the position that the index had
 //! when the read began.
 
-use std::collections::HashMap;
-use std::ops::Range;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use futures_util::{StreamExt, TryStreamExt};
 use super::super::tail::TailSource;
 use super::super::window::Window;
 use super::super::{
-    AppendError, Batch, BoxFuture, Channels, DamagedRecord, Entry, Metrics, ReadError, Report, Rows, Save, Seq,
-    Snapshot, WriteError,
+    AppendError, Batch, BoxFuture, ChannelInfo, Channels, DamagedRecord, Entry, Metrics, ReadError, Report, Rows, Save,
+    Seq, Snapshot, Usage, WriteError,
 };
 use super::store::{PublishError, StoreError};
 use super::wire::{Decision, Group, Run, SavedChannel, SavedSnapshot, Stored};
@@ -167,7 +167,7 @@ impl Shared {
                 Scope::Channel => page.last().map_or(after, |entry: &Entry| entry.seq) >= last_shown.min(seqs.end - 1),
                 Scope::All => false,
             };
-            if has_all {
+            if has_all || (filter.scope == Scope::Channel && self.is_last(&filter.subject, from).await?) {
                 return Ok((page, complete));
             }
             tries += 1;
@@ -176,6 +176,11 @@ impl Shared {
             }
             tokio::time::sleep(WAIT).await;
         }
+    }
+
+    /// Whether the leader has no message of these subjects from a sequence on. The last entries of a channel may be erased.
+    async fn is_last(&self, subject: &str, from: u64) -> Result<bool, ReadError> {
+        Ok(self.store.newest(subject).await?.is_none_or(|newest| newest < from))
     }
 
     /// Adds the entries of a run that are wanted; true if the page is full.
@@ -300,6 +305,31 @@ impl Shared {
         let Some(blob) = self.store.find(&subject).await? else { return Ok(None) };
         let length = usize::try_from(blob.length).unwrap_or(usize::MAX);
         Ok(self.store.get_range(&subject, length, range).await?)
+    }
+
+    /// Sums up all entries and rows.
+    pub(super) async fn usage(&self) -> Result<Vec<Usage>, ReadError> {
+        let (end, mut usages) = {
+            let view = self.view();
+            let usage = |info: ChannelInfo| {
+                let rows =
+                    view.index.get(&info.channel).map_or(0, |known| known.rows.within(0..u64::MAX).count() as u64);
+                (info.channel.clone(), Usage { info, entries: 0, bytes: 0, seqs: None, times: None, rows })
+            };
+            let usages: BTreeMap<Arc<str>, Usage> = view.index.infos(None).into_iter().map(usage).collect();
+            (view.index.position, usages)
+        };
+        let entries = vec![self.config.host.all_entries()];
+        let add = |stored: Stored| {
+            if let Some(run) = stored.head.as_ref().and_then(|head| head.run.as_ref())
+                && let Some(usage) = usages.get_mut(&run.channel)
+            {
+                usage.add(run);
+            }
+            ControlFlow::Continue(())
+        };
+        self.store.scan(entries, end, add).await?;
+        Ok(usages.into_values().collect())
     }
 
     /// Reads every record and compares it with its checksum.
@@ -444,6 +474,20 @@ impl Shared {
                 Filter { subject: self.config.host.entries_of_channel(&uri), scope: Scope::Channel }
             }
             _ => Filter { subject: self.config.host.all(), scope: Scope::All },
+        }
+    }
+}
+
+impl Usage {
+    /// Adds what readers see of a run.
+    fn add(&mut self, run: &Run) {
+        for (seq, length) in (run.first..).zip(&run.lengths).filter(|(seq, _)| *seq >= self.info.first) {
+            self.entries += 1;
+            self.bytes = self.bytes.saturating_add(*length);
+            let first = self.seqs.as_ref().map_or(seq, |seqs| *seqs.start());
+            self.seqs = Some(first..=seq);
+            let oldest = self.times.as_ref().map_or(run.at_ms, |times| *times.start());
+            self.times = Some(oldest..=run.at_ms);
         }
     }
 }

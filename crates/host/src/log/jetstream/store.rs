@@ -216,6 +216,15 @@ impl Store {
         }
     }
 
+    /// The sequence of the newest message of these subjects, as the leader has it.
+    pub(super) async fn newest(&self, subject: &str) -> Result<Option<u64>, StoreError> {
+        match timeout(CALL, self.entries.get_last_raw_message_by_subject(subject)).await.map_err(failed)? {
+            Ok(message) => Ok(Some(message.sequence)),
+            Err(error) if is_no_message(&error) => Ok(None),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
     /// Messages from a sequence on, of subjects that this filter contains: as many as have about `max_bytes`, but at least one if
     /// there is any.
     pub(super) async fn read(&self, from: u64, filter: &str, max_bytes: usize) -> Result<Page, StoreError> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tracing::{info, warn};
 
 use super::super::admission::{self, AdmissionPermit};
@@ -69,8 +69,18 @@ impl Writer {
         Self { shared, checkpoint }
     }
 
-    /// Runs until the log is closed or another writer has taken over.
-    pub(super) async fn run(mut self) {
+    /// Runs until the log is closed or abandoned, or another writer has taken over.
+    pub(super) async fn run(mut self, mut abandoned: watch::Receiver<bool>) {
+        let health = tokio::select! {
+            // A group that is on its way has callers; without an answer they know that the outcome is unknown.
+            Ok(_) = abandoned.wait_for(|abandoned| *abandoned) => LogHealth::Fenced,
+            health = self.work() => health,
+        };
+        self.end(health).await;
+    }
+
+    /// Works until there is nothing more to do, and why.
+    async fn work(&mut self) -> LogHealth {
         loop {
             let done = match self.shared.queue.next().await {
                 QueueItem::Jobs(jobs) => self.shared_jobs(jobs).await,
@@ -81,13 +91,12 @@ impl Writer {
             };
             self.shared.metrics.queued_bytes.store(self.shared.queue.used(), Relaxed);
             if done == Err(Failure::Fenced) {
-                self.end(LogHealth::Fenced).await;
-                return;
+                return LogHealth::Fenced;
             }
             self.checkpoint_if_due().await;
         }
         self.save_checkpoint().await;
-        self.end(LogHealth::Closed).await;
+        LogHealth::Closed
     }
 
     /// Answers whoever still waits.

@@ -1,5 +1,6 @@
 //! Exports the log as JSON Lines, for people and other programs: a header, the channels with their rows, then all entries.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 
@@ -7,12 +8,24 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use thiserror::Error;
 
-use super::super::{Bytes, ChannelInfo, Channels, DamagedRecord, Entry, Log, ROW_HEADER, ReadError, Seq};
-use super::reader::ChannelFilter;
-use super::{SqliteLog, schema};
+use super::{BoxFuture, Bytes, ChannelInfo, Channels, DamagedRecord, Entry, Log, ROW_HEADER, ReadError, Seq};
 
 /// Bytes of bodies that are held at a time.
-const PAGE: usize = 1 << 20;
+pub(super) const PAGE: usize = 1 << 20;
+
+/// A log that can be exported. Its entries are read over all channels, with those of trimmed channels among them.
+pub(super) trait ExportSource: Log {
+    /// The version of what is stored.
+    const VERSION: i64;
+
+    /// The next entries of these channels after a position and up to a seq, and the position after them.
+    fn page<'a>(
+        &'a self,
+        after: Seq,
+        last: Seq,
+        channels: &'a Channels,
+    ) -> BoxFuture<'a, Result<(Vec<Entry>, Seq), ReadError>>;
+}
 
 /// Why an export ended early. What was written until then is correct.
 #[derive(Debug, Error)]
@@ -79,43 +92,46 @@ enum ExportBody<'a> {
     Text { invalid: String },
 }
 
-impl SqliteLog {
-    /// Writes the log, or some channels of it, as JSON Lines. Entries that are appended meanwhile are left out.
-    ///
-    /// In place of a damaged record, or of entries that cannot be read, is a line that names them; returns all of these.
-    ///
-    /// # Errors
-    /// Something else cannot be read (everything before that has been written), or the lines cannot be written.
-    pub async fn export(
-        &self,
-        channels: Channels,
-        to: &mut (dyn Write + Send),
-    ) -> Result<Vec<DamagedRecord>, ExportError> {
-        let bounds = self.bounds().await?;
-        write(
-            to,
-            &ExportLine::Log { log: "breakbulk", version: schema::VERSION, first: bounds.first, last: bounds.last },
-        )?;
-        let mut infos = self.channels(None).await?;
+/// Writes the log, or some channels of it, as JSON Lines. Entries that are appended meanwhile are left out. Returns the damaged
+/// records.
+pub(super) async fn export(
+    log: &impl ExportSource,
+    channels: Channels,
+    to: &mut (dyn Write + Send),
+) -> Result<Vec<DamagedRecord>, ExportError> {
+    Export { log, to, damaged: Vec::new() }.write(&channels).await
+}
+
+struct Export<'a, L> {
+    log: &'a L,
+    to: &'a mut (dyn Write + Send),
+    damaged: Vec<DamagedRecord>,
+}
+
+impl<L: ExportSource> Export<'_, L> {
+    async fn write(mut self, channels: &Channels) -> Result<Vec<DamagedRecord>, ExportError> {
+        let bounds = self.log.bounds().await?;
+        let head = ExportLine::Log { log: "breakbulk", version: L::VERSION, first: bounds.first, last: bounds.last };
+        write(self.to, &head)?;
+        let mut infos = self.log.channels(None).await?;
         infos.retain(|info| channels.contains(&info.channel));
-        let mut damaged = Vec::new();
         for info in &infos {
-            self.export_channel(info, to, &mut damaged).await?;
+            self.channel(info).await?;
         }
-        self.export_entries(&infos, bounds.last, to, &mut damaged).await?;
-        Ok(damaged)
+        self.entries(&infos, bounds.last).await?;
+        Ok(self.damaged)
     }
 
-    async fn export_channel(
-        &self,
-        info: &ChannelInfo,
-        to: &mut (dyn Write + Send),
-        damaged: &mut Vec<DamagedRecord>,
-    ) -> Result<(), ExportError> {
-        let snapshot = match self.snapshot(&info.channel).await {
+    fn damaged(&mut self, record: DamagedRecord) -> io::Result<()> {
+        write(self.to, &ExportLine::Damaged { damaged: record.to_string() })?;
+        self.damaged.push(record);
+        Ok(())
+    }
+
+    async fn channel(&mut self, info: &ChannelInfo) -> Result<(), ExportError> {
+        let snapshot = match self.log.snapshot(&info.channel).await {
             Err(ReadError::Damaged(record)) => {
-                write(to, &ExportLine::Damaged { damaged: record.to_string() })?;
-                damaged.push(record);
+                self.damaged(record)?;
                 None
             }
             snapshot => snapshot?,
@@ -124,14 +140,13 @@ impl SqliteLog {
         let snapshot = snapshot.as_ref();
         let snapshot = snapshot.map(|it| SnapshotLine { seq: it.seq, version: &it.version, body: body(&it.body) });
         let (session, first, last) = (session.as_deref(), *first, *last);
-        write(to, &ExportLine::Channel(ChannelLine { channel, session, first, last, snapshot }))?;
+        write(self.to, &ExportLine::Channel(ChannelLine { channel, session, first, last, snapshot }))?;
         let mut from = 0;
         loop {
-            let page = match self.rows(channel, from..u64::MAX, PAGE).await {
+            let page = match self.log.rows(channel, from..u64::MAX, PAGE).await {
                 Err(ReadError::Damaged(record @ DamagedRecord::Row { index, .. })) => {
                     from = index + 1;
-                    write(to, &ExportLine::Damaged { damaged: record.to_string() })?;
-                    damaged.push(record);
+                    self.damaged(record)?;
                     continue;
                 }
                 page => page?,
@@ -139,37 +154,24 @@ impl SqliteLog {
             let Some((end, _)) = page.rows.last() else { return Ok(()) };
             from = end + 1;
             for (index, row) in &page.rows {
-                write(to, &ExportLine::Row { channel, row: *index, body: row_body(row) })?;
+                write(self.to, &ExportLine::Row { channel, row: *index, body: row_body(row) })?;
             }
         }
     }
 
-    async fn export_entries(
-        &self,
-        infos: &[ChannelInfo],
-        last: Seq,
-        to: &mut (dyn Write + Send),
-        damaged: &mut Vec<DamagedRecord>,
-    ) -> Result<(), ExportError> {
-        let firsts: Arc<std::collections::HashMap<Arc<str>, Seq>> =
-            Arc::new(infos.iter().map(|info| (info.channel.clone(), info.first)).collect());
+    async fn entries(&mut self, infos: &[ChannelInfo], last: Seq) -> Result<(), ExportError> {
+        let firsts: HashMap<Arc<str>, Seq> = infos.iter().map(|info| (info.channel.clone(), info.first)).collect();
+        let channels = Channels::only(firsts.keys().cloned());
         let mut after = 0;
         while after < last {
-            let (shared, wanted) = (self.shared.clone(), firsts.clone());
-            let name = move |id| match shared.recent().channel(id) {
-                Some(uri) if wanted.contains_key(&uri) => ChannelFilter::Yes(uri),
-                Some(_) => ChannelFilter::No,
-                None => ChannelFilter::Unknown,
-            };
-            let page = match self.shared.readers.run(move |reader| reader.page((after, last), PAGE, name)).await {
+            let page = match self.log.page(after, last, &channels).await {
                 Err(ReadError::Damaged(record)) if let Some(end) = record.end() => {
                     after = end;
-                    write(to, &ExportLine::Damaged { damaged: record.to_string() })?;
-                    damaged.push(record);
+                    self.damaged(record)?;
                     continue;
                 }
                 Err(error) => {
-                    write(to, &ExportLine::Damaged { damaged: error.to_string() })?;
+                    write(self.to, &ExportLine::Damaged { damaged: error.to_string() })?;
                     return Err(error.into());
                 }
                 Ok(page) => page,
@@ -178,7 +180,7 @@ impl SqliteLog {
             for Entry { seq, at_ms, channel, body: bytes, .. } in &page.0 {
                 // Trimmed entries may not be removed yet.
                 if firsts.get(channel).is_some_and(|first| first <= seq) {
-                    write(to, &ExportLine::Entry { seq: *seq, at: *at_ms, channel, body: body(bytes) })?;
+                    write(self.to, &ExportLine::Entry { seq: *seq, at: *at_ms, channel, body: body(bytes) })?;
                 }
             }
         }

@@ -77,7 +77,7 @@ use self::shared_encodings::SharedEncodings;
 use self::shared_snapshots::SharedSnapshots;
 use self::snapshot_source::SnapshotSource;
 pub use self::traffic::{Direction, Traffic};
-use crate::log::Log;
+use crate::log::{Log, LogHealth};
 
 /// Serves clients. Cloning shares it.
 #[derive(Clone)]
@@ -106,6 +106,14 @@ pub(crate) struct EndpointInner {
     /// Bounds the log lines of connections that end before their handshake.
     log_limit: LogLimit,
     stop: watch::Sender<bool>,
+}
+
+impl EndpointInner {
+    /// Whether another host has taken over the log. What clients have sent may be in it or not: only the other host knows. So from then
+    /// on nobody is told that anything failed; the connections are closed soon, and clients find out when they come back.
+    fn log_is_fenced(&self) -> bool {
+        *self.log.health().borrow() == LogHealth::Fenced
+    }
 }
 
 impl Endpoint {

@@ -169,6 +169,15 @@ impl Host {
             warn!("the state was not saved; the next start builds it from the log: {error}");
         }
     }
+
+    /// Gives up, because another node may serve this host: ends agents and terminals, and then closes connections so that clients
+    /// reconnect. Nothing is saved. The log should refuse appends already, so that nobody waits for one.
+    pub async fn abandon(&self) {
+        self.0.retention.stop();
+        tokio::join!(self.0.agent_runner.stop(), self.0.workspace.stop());
+        self.0.endpoint.stop();
+        self.0.v2.stop();
+    }
 }
 
 /// Logs which agents there are now and how many sessions, if the root channel does not show that yet. Opens the root

@@ -9,6 +9,7 @@
 //! | try it without an agent of your own | [`agent::demo::Demo`] |
 //! | keep the log in a file | [`log::sqlite::SqliteLog`] |
 //! | keep the log elsewhere, or in memory for a test | the [`log::Log`] trait, [`log::MemoryLog`] |
+//! | run it on several nodes | [`log::jetstream::JetStreamLog`], and [`fleet`] for who owns the host |
 //! | set limits and directories | [`HostConfig`] and the types in [`config`] |
 //! | tell whether it works | [`Host::health`], [`Host::metrics`] |
 //! | erase sessions from a log that no host uses | [`maintenance`] |
@@ -63,6 +64,7 @@ pub mod endpoint;
 mod error;
 mod exact;
 mod files;
+pub mod fleet;
 mod gate;
 mod health;
 mod host;

@@ -398,6 +398,7 @@ impl Connection {
     pub(super) fn dispatched(&mut self, id: Option<&Bytes>, header: &ActionHeader, outcome: DispatchOutcome) {
         match outcome {
             DispatchOutcome::Logged => self.answer(id, Ok(null())),
+            DispatchOutcome::Rejected { .. } if self.shared.log_is_fenced() => {}
             DispatchOutcome::Rejected { error, action } => self.refused(id, header, &action, error.into_error()),
             DispatchOutcome::Superseded => self.end(EndReason::Fenced),
             DispatchOutcome::Broke => self.end(EndReason::Internal),

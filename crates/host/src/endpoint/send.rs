@@ -76,6 +76,7 @@ impl Connection {
         let Some(id) = id else { return };
         let message = match result {
             Ok(result) => wire::response(id, &result),
+            Err(_) if self.shared.log_is_fenced() => return,
             Err(error) => {
                 self.shared.counts.add("endpoint-error-answers", 1);
                 // The message of the error is left out: it may contain the client's own words.

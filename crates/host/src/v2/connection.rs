@@ -31,7 +31,7 @@ use super::snapshot::StreamError;
 use super::watcher::{Joined, Watcher};
 use crate::endpoint::{AnswerMemory, EndReason};
 use crate::host::new_id;
-use crate::log::BoxFuture;
+use crate::log::{BoxFuture, LogHealth};
 use crate::size::to_u64;
 use crate::state::StateError;
 
@@ -509,6 +509,10 @@ async fn perform(
     let (name, client_msg_id) = (command.name().to_owned(), command.client_msg_id().map(str::to_owned));
     let refused = refusal(&command, String::new());
     let refuse = |why: &str| {
+        // Only the host that has taken over the log knows what became of the command.
+        if *shared.services.log_writer().log().health().borrow() == LogHealth::Fenced {
+            return CommandResult { says: Vec::new(), joined: Vec::new() };
+        }
         let refusal =
             Refusal { error: format!("{}: {why}", refused.command.as_deref().unwrap_or_default()), ..refused };
         CommandResult { says: vec![Outgoing::Refusal(refusal)], joined: Vec::new() }

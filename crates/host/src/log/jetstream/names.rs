@@ -10,6 +10,7 @@
 //! | `bb.HOST.e.OWNER.CHANNEL` | entries of a channel; the owner is the session that they are about, or that the channel belongs to, or the channel |
 //! | `bb.HOST.d.OWNER.CHANNEL.…` | bytes of that channel |
 //! | `bb.HOST.k` | where the newest checkpoint is |
+//! | `bb.HOST.n` | no stream: nodes answer there |
 //!
 //! Names of sessions and channels are in subjects as digests, because they may contain anything.
 
@@ -66,6 +67,11 @@ impl HostName {
     #[must_use]
     pub fn data_stream(&self) -> String {
         format!("BREAKBULK_{self}_DATA")
+    }
+
+    /// Where nodes are asked who they are.
+    pub(crate) fn nodes(&self) -> String {
+        format!("bb.{self}.n")
     }
 
     pub(super) fn control(&self) -> String {

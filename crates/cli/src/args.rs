@@ -1,5 +1,6 @@
 //! Arguments as typed. [`Plan`](crate::plan::Plan) and [`settings`](crate::settings) prove them.
 
+mod fleet;
 mod host;
 mod network;
 mod relay;
@@ -10,8 +11,9 @@ use breakbulk::address::Size;
 use clap::{Args as Arguments, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
+pub(crate) use self::fleet::{FleetArgs, FleetCommand, StatusArgs};
 pub(crate) use self::host::{
-    CompactArgs, EraseArgs, ExportArgs, Format, ListArgs, LogArgs, LogCommand, ServeArgs, ShowArgs,
+    CompactArgs, CopyArgs, EraseArgs, ExportArgs, Format, ListArgs, LogArgs, LogCommand, ServeArgs, ShowArgs,
 };
 pub(crate) use self::network::{
     BridgeArgs, ChatArgs, ChatOptions, ConfigArgs, RequestArgs, SendArgs, TapArgs, TapOptions,
@@ -44,6 +46,7 @@ pub(crate) enum Command {
     Serve(Box<ServeArgs>),
     Chat(ChatArgs),
     Log(LogArgs),
+    Fleet(FleetArgs),
     Bridge(BridgeArgs),
     Relay(RelayArgs),
     Send(SendArgs),

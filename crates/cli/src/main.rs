@@ -10,6 +10,7 @@ mod config;
 mod content;
 mod external;
 mod failure;
+mod fleet;
 mod join;
 mod lines;
 mod log;
@@ -77,6 +78,7 @@ fn run(args: Args) -> Result<(), Error> {
             serve::run(ServeSettings::prove(settings, &configuration)?, args.format, args.open)
         }
         Command::Log(args) => store::run(args.command),
+        Command::Fleet(args) => fleet::run(args.command),
         Command::Bridge(args) => {
             let (settings, configuration) = prepare(args.settings)?;
             if configuration.bridges.is_empty() {

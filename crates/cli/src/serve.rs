@@ -1,10 +1,12 @@
 //! `breakbulk serve`: an agent host on a port of this machine.
 
+mod clients;
+mod entrance;
+mod host_parts;
 mod manager;
+mod node;
 mod page_address;
 
-use std::ffi::OsStr;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::task::Poll;
@@ -12,42 +14,29 @@ use std::time::{Duration, Instant};
 
 use breakbulk::external::{Acceptor, ExternalPeer};
 use breakbulk::listen::BoxBody;
-use breakbulk::{Accepted, BoxLink, Listener, LogLimit, Transport};
 use breakbulk_host::Host;
-use breakbulk_host::agent::acp::Acp;
-use breakbulk_host::agent::claude::Claude;
-use breakbulk_host::agent::demo::Demo;
-use breakbulk_host::agent::{Agent, find_program, merge_actions};
 use breakbulk_host::log::sqlite::{Options, SqliteLog};
 use breakbulk_host::log::{Log, LogHealth, OpenError};
-use breakbulk_proto::Budget;
 use http::{HeaderMap, Method, Response};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tracing::{Level, debug, error, info, warn};
+use tracing::{error, info, warn};
 
 use crate::args::Format;
 use crate::content;
 use crate::external;
 use crate::failure::Error;
-use crate::log::say;
-use crate::open::{self, Admission};
 use crate::page;
-use crate::pages::{self, Health as Condition, Subject};
-use crate::pairing::{self, Pairing};
+use crate::pages::{Health as Condition, Subject};
+use crate::pairing::Pairing;
 use crate::runtime;
-use crate::settings::{AgentSettings, HostLimits, PATH, ServeSettings, V2_PATH};
+use crate::settings::ServeSettings;
 use crate::shutdown;
 
-use self::page_address::{Redirect, page_address, print_qr_code};
+use self::clients::Clients;
+use self::entrance::Entrance;
+use self::host_parts::HostParts;
 
-/// Clients that are being told to come again later. One more is simply cut.
-const MAX_TURNED_AWAY: usize = 64;
-/// How long that may take.
-const FAREWELL: Duration = Duration::from_secs(5);
-/// The principal of all clients when no token is required.
-const ANYONE: &str = "anyone";
 /// How long to wait for a killed process to exit.
 const LAST_BREATH: Duration = Duration::from_secs(1);
 
@@ -56,9 +45,12 @@ pub(crate) fn run(settings: ServeSettings, format: Format, open: bool) -> Result
     runtime::raise_file_limit();
     runtime::run(async move {
         let shutdown = shutdown::requested().map_err(Error::Runtime)?;
+        if let Some(fleet) = settings.fleet.clone() {
+            return node::run(settings, fleet, format, open, shutdown).await;
+        }
         let mut server = Server::start(settings).await?;
-        server.say(format)?;
-        let _redirect = open.then(|| server.open_page());
+        server.entrance.say(format)?;
+        let _redirect = open.then(|| server.entrance.open_page());
         manager::ready();
         let health = server.log.health();
         let result = tokio::select! {
@@ -75,71 +67,40 @@ pub(crate) fn run(settings: ServeSettings, format: Format, open: bool) -> Result
     })
 }
 
-/// A host with its clients.
+/// A host with its clients, and with its log in a file.
 struct Server {
-    data: PathBuf,
     log: SqliteLog,
     host: Host,
-    listener: Listener,
+    entrance: Entrance,
     /// Relays through which clients come.
     relays: Vec<Box<dyn Acceptor>>,
-    /// The pairing codes of private addresses, each once.
-    pairings: Vec<Pairing>,
-    admission: Admission,
-    clients: JoinSet<()>,
-    turned_away: JoinSet<()>,
-    log_limit: LogLimit,
-    max_connections: usize,
+    clients: Clients,
     shutdown_timeout: Duration,
 }
 
 impl Server {
-    async fn start(settings: ServeSettings) -> Result<Self, Error> {
-        let ServeSettings { route, via, access, link, is_capped, data, agents, limits, .. } = settings;
-        let ServeSettings { max_connections, shutdown_timeout, .. } = settings;
-        let Transport::WebSocket { host: name, port, .. } = route.address.transport.clone() else {
-            return Err(Error::Listen("a host can listen on ws: and wss: only".into()));
-        };
-        let HostLimits { host: mut config, mut store, demo, .. } = limits;
-        let roots = config.files.roots.clone();
-        let shell = config.terminals.command.first().cloned();
-        config.endpoint.limits = route.setup.limits;
-        if is_capped {
-            let cap = usize::try_from(route.max_frame_bytes()).unwrap_or(usize::MAX);
-            config.v2.max_event_bytes = config.v2.max_event_bytes.min(cap);
-        }
-        config.endpoint.max_whole_frame_bytes = is_capped.then(|| route.max_frame_bytes());
-        store.merge = Some(Arc::new(merge_actions));
-        let log = open_log(&data, store).await?;
-        let offered = agents.iter().map(AgentSettings::description).collect::<Vec<_>>().join(", ");
-        let agents = agents.into_iter().map(|agent| match agent {
-            AgentSettings::Demo => Arc::new(Demo::new(demo)) as Arc<dyn Agent>,
-            AgentSettings::Claude(config) => Arc::new(Claude::new(*config)) as Arc<dyn Agent>,
-            AgentSettings::Acp(config) => Arc::new(Acp::new(*config)) as Arc<dyn Agent>,
-        });
-        let begun = Host::start(Arc::new(log.clone()), agents.collect(), config, Budget::new(link.budget)).await;
-        let host = begun.map_err(|error| Error::Host(format!("the host cannot start: {error}")))?;
-        let paths = vec![PATH.to_owned(), V2_PATH.to_owned()];
-        let pages = pages::all(host.clone(), paths.clone());
+    async fn start(mut settings: ServeSettings) -> Result<Self, Error> {
+        let (data, via) = (settings.data.clone(), std::mem::take(&mut settings.via));
+        let parts = HostParts::new(&mut settings);
+        let ServeSettings { link, max_connections, shutdown_timeout, .. } = &settings;
+        let (max_connections, shutdown_timeout) = (*max_connections, *shutdown_timeout);
+        let log = open_log(&data, parts.store.clone()).await?;
+        let host = parts.start(Arc::new(log.clone())).await?;
         let opened = async {
-            let (key, pairing) = pairing::host_key(&route)?.unzip();
-            let listening = open::listener((&name, port), &access, open::web_socket(&route, &link), |config| {
-                (config.paths, config.pages, config.private) = (paths, Some(pages), key);
-            });
-            let (listener, admission) = listening.await?;
+            let mut entrance = Entrance::open(&settings, host.clone(), |_| {}).await?;
             let mut relays = Vec::new();
-            let mut pairings = Vec::from_iter(pairing);
             for route in &via {
-                let (acceptor, notes, pairing) = external::acceptor(route, &link).await?;
+                let (acceptor, notes, pairing) = external::acceptor(route, link).await?;
                 notes.iter().for_each(|note| info!("{note}"));
                 relays.push(acceptor);
-                let is_known = |pairing: &Pairing| pairings.iter().any(|known: &Pairing| known.code == pairing.code);
+                let is_known =
+                    |pairing: &Pairing| entrance.pairings.iter().any(|known: &Pairing| known.code == pairing.code);
                 let pairing = pairing.filter(|pairing| !is_known(pairing));
-                pairings.extend(pairing);
+                entrance.pairings.extend(pairing);
             }
-            Ok((listener, admission, relays, pairings))
+            Ok((entrance, relays))
         };
-        let (listener, admission, relays, pairings) = match opened.await {
+        let (entrance, relays) = match opened.await {
             Ok(opened) => opened,
             Err(error) => {
                 host.stop().await;
@@ -148,134 +109,29 @@ impl Server {
             }
         };
         info!(data = %data.display(), "the log is open");
-        info!("agents: {offered}");
-        warn_of_data_in(&roots, &data);
-        if let Some(why) = shell.as_deref().and_then(why_no_program) {
-            warn!("{why}: terminals cannot be started; see --shell");
-        }
-        let (clients, turned_away) = (JoinSet::new(), JoinSet::new());
-        let log_limit = LogLimit::default();
-        Ok(Self {
-            data,
-            log,
-            host,
-            listener,
-            relays,
-            pairings,
-            admission,
-            clients,
-            turned_away,
-            log_limit,
-            max_connections,
-            shutdown_timeout,
-        })
-    }
-
-    /// Says where it listens, and what a client must show.
-    fn say(&self, format: Format) -> Result<(), Error> {
-        let Admission { scheme, token, is_new, .. } = &self.admission;
-        let listening = self.listener.local_address();
-        let address = format!("{scheme}://{listening}{PATH}");
-        match format {
-            Format::Json => {
-                // For programs of any sort: few of them know what to do with a fragment.
-                let token = token.as_ref().map(breakbulk::Token::reveal);
-                let with_token = token.map(|token| format!("{address}?token={}", open::escaped(token)));
-                let v2 = with_token.as_ref().unwrap_or(&address).replacen(PATH, V2_PATH, 1);
-                let page = page_address(scheme, listening, token);
-                let ahp = with_token.as_ref().unwrap_or(&address);
-                let mut ready = serde_json::json!({ "ahp": ahp, "page": page, "v2": v2, "token": token });
-                if !self.pairings.is_empty() {
-                    let codes: Vec<String> = self.pairings.iter().map(|pairing| pairing.code.reveal()).collect();
-                    ready["pairingCodes"] = codes.into();
-                }
-                let mut out = io::stdout().lock();
-                writeln!(out, "{ready}").and_then(|()| out.flush()).map_err(Error::Output)?;
-            }
-            Format::Text => {
-                let token = token.as_ref().filter(|_| *is_new).map(breakbulk::Token::reveal);
-                let page = page_address(scheme, listening, token);
-                say(Level::INFO, &format!("page at {page}"));
-                print_qr_code(&page, listening);
-                for note in self.admission.notes(&address) {
-                    say(Level::INFO, &note);
-                }
-                self.pairings.iter().for_each(Pairing::say);
-            }
-        }
-        Ok(())
-    }
-
-    /// Opens the page in a browser on this machine.
-    fn open_page(&self) -> Option<Redirect> {
-        let Admission { scheme, token, .. } = &self.admission;
-        let token = token.as_ref().map(breakbulk::Token::reveal);
-        let page = page_address(scheme, self.listener.local_address(), token);
-        let opened = Redirect::open(&self.data, &page);
-        opened.inspect_err(|error| warn!("cannot open a browser: {error}; follow the address above")).ok()
+        parts.say();
+        warn_of_data_in(parts.roots(), &data);
+        Ok(Self { log, host, entrance, relays, clients: Clients::new(max_connections), shutdown_timeout })
     }
 
     /// Takes clients in, for ever.
     async fn serve(&mut self) {
         loop {
             tokio::select! {
-                accepted = self.listener.accept() => self.take(accepted),
-                peer = accept_any(&mut self.relays) => self.take_external(peer),
-                Some(_) = self.clients.join_next() => {}
-                Some(_) = self.turned_away.join_next() => {}
+                accepted = self.entrance.listener.accept() => self.clients.take(&self.host, accepted),
+                peer = accept_any(&mut self.relays) => self.clients.take_external(&self.host, peer),
+                () = self.clients.one_left() => {}
             }
-        }
-    }
-
-    fn take(&mut self, accepted: Accepted) {
-        let is_v2 = accepted.path() == V2_PATH;
-        let Accepted { link, peer, principal, .. } = accepted;
-        self.take_link(link, &peer.to_string(), principal, is_v2);
-    }
-
-    /// A client has come through a relay. There it speaks AHP.
-    fn take_external(&mut self, ExternalPeer { link, name, principal }: ExternalPeer) {
-        self.take_link(link, &name, principal, false);
-    }
-
-    fn take_link(&mut self, link: BoxLink, peer: &str, principal: Option<Arc<str>>, is_v2: bool) {
-        let host = self.host.clone();
-        // Without a token all clients are one principal.
-        let principal = principal.or_else(|| Some(Arc::from(ANYONE)));
-        if self.clients.len() < self.max_connections {
-            debug!(peer, "a connection is accepted");
-            self.clients.spawn(async move {
-                drop(match is_v2 {
-                    true => host.v2().serve(link, principal).await,
-                    false => host.endpoint().serve(link, principal).await,
-                });
-            });
-            return;
-        }
-        if let Some(permit) = self.log_limit.permit("connections") {
-            let (limit, left_out) = (self.max_connections, permit.left_out());
-            warn!(peer, limit, left_out, "too many connections: one more is closed with 1013 (try again later)");
-        }
-        if self.turned_away.len() < MAX_TURNED_AWAY {
-            self.turned_away.spawn(async move {
-                let turned_away = async {
-                    match is_v2 {
-                        true => host.v2().turn_away(link).await,
-                        false => host.endpoint().turn_away(link).await,
-                    }
-                };
-                drop(timeout(FAREWELL, turned_away).await);
-            });
         }
     }
 
     /// Stops listening, asks clients to connect again later, waits a while until they have left, and closes the log.
     async fn stop(self) {
-        let Self { log, host, listener, relays, mut clients, shutdown_timeout, .. } = self;
-        drop((listener, relays));
+        let Self { log, host, entrance, relays, mut clients, shutdown_timeout } = self;
+        drop((entrance, relays));
         let end = async {
             host.stop().await;
-            while clients.join_next().await.is_some() {}
+            clients.all_left().await;
         };
         if timeout(shutdown_timeout, end).await.is_err() {
             warn!("not everything was finished within {} s", shutdown_timeout.as_secs_f32());
@@ -382,16 +238,6 @@ fn warn_of_data_in(roots: &[PathBuf], data: &Path) {
         let (root, data) = (root.display(), data.display());
         warn!(%root, %data, "the data directory is inside a root: clients can read and remove the log");
     }
-}
-
-/// Why a program cannot be started, as far as one can tell without starting it.
-fn why_no_program(program: &OsStr) -> Option<String> {
-    if find_program(program).is_some() {
-        return None;
-    }
-    let name = program.display();
-    let is_path = Path::new(program).components().count() > 1;
-    Some(if is_path { format!("there is no file {name}") } else { format!("{name} is not in PATH") })
 }
 
 #[cfg(test)]

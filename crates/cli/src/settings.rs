@@ -8,6 +8,7 @@ mod configuration;
 mod error;
 mod file;
 mod flags;
+mod fleet;
 mod host;
 mod kinds;
 mod layers;
@@ -27,7 +28,10 @@ use breakbulk::{Address, Dialect};
 pub(crate) use self::agents::AgentSettings;
 pub(crate) use self::configuration::Configuration;
 pub(crate) use self::error::SettingError;
-pub(crate) use self::flags::{Bridge, Everything, Peer, Relay, Scope, Serve, SettingsArgs, Stored, Tap, Upkeep};
+pub(crate) use self::flags::{
+    Bridge, Copying, Everything, FleetWide, Peer, Relay, Scope, Serve, SettingsArgs, Stored, Tap, Upkeep,
+};
+pub(crate) use self::fleet::FleetSettings;
 pub(crate) use self::host::HostSettings;
 use self::kinds::{Count, Fingerprint, Header, Host, Listen, Secret, WebOrigin};
 pub(crate) use self::kinds::{LogLevel, in_full};

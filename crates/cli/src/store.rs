@@ -1,17 +1,20 @@
 //! `breakbulk log`: looks at a host's log, and looks after it.
 
+mod place;
 mod print;
 
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use breakbulk_host::log::sqlite::{Options, SqliteLog};
-use breakbulk_host::log::{Channels, DamagedRecord, ExportError, Log, OpenError, ReadError, Seq};
+use breakbulk_host::log::{Channels, DamagedRecord, ExportError, Log, ReadError, Seq};
 use breakbulk_host::maintenance::{self, UnsavedChannel, erase, save_all};
 
+pub(crate) use self::place::connect;
+use self::place::{OpenLog, Place};
 use self::print::Titles;
-use crate::args::{CompactArgs, EraseArgs, ExportArgs, ListArgs, LogCommand, ShowArgs};
+use crate::args::{CompactArgs, CopyArgs, EraseArgs, ExportArgs, ListArgs, LogCommand, ShowArgs};
 use crate::bar::Bar;
 use crate::failure::Error;
 use crate::runtime;
@@ -34,16 +37,17 @@ pub(crate) fn run(command: LogCommand) -> Result<(), Error> {
         match command {
             LogCommand::List(args) => list(args).await,
             LogCommand::Show(args) => show(args).await,
-            LogCommand::Verify(args) => verify(&data(args.settings)?.1).await,
+            LogCommand::Verify(args) => verify(&place(args.settings)?.1).await,
             LogCommand::Export(args) => export(args).await,
             LogCommand::Compact(args) => compact(args).await,
             LogCommand::Erase(args) => remove(args).await,
+            LogCommand::Copy(args) => copy(args).await,
         }
     })
 }
 
 async fn list(args: ListArgs) -> Result<(), Error> {
-    let log = open(&data(args.settings)?.1).await?;
+    let log = place(args.settings)?.1.open().await?;
     let mut usages = log.usage().await.map_err(unread)?;
     if let Some(session) = &args.session {
         usages.retain(|usage| usage.info.session.as_deref() == Some(session));
@@ -56,19 +60,18 @@ async fn list(args: ListArgs) -> Result<(), Error> {
 
 /// The titles of the sessions. If the list of sessions cannot be read there are no titles, but the rest of the log can
 /// still be shown.
-async fn titles(log: &SqliteLog) -> Titles {
-    let log: Arc<dyn Log> = Arc::new(log.clone());
-    let sessions = maintenance::sessions(&log).await.unwrap_or_default();
+async fn titles(log: &OpenLog) -> Titles {
+    let sessions = maintenance::sessions(&log.shared()).await.unwrap_or_default();
     sessions.into_iter().map(|summary| (summary.resource, summary.title)).collect()
 }
 
 async fn show(args: ShowArgs) -> Result<(), Error> {
     let ShowArgs { channel, from, limit, json, settings } = args;
-    let dir = data(settings)?.1;
-    let log = open(&dir).await?;
+    let place = place(settings)?.1;
+    let log = place.open().await?.shared();
     let infos = log.channels(None).await.map_err(unread)?;
     let Some(info) = infos.into_iter().find(|info| *info.channel == channel) else {
-        return Err(Error::Host(format!("{} has no channel {channel:?}", dir.display())));
+        return Err(Error::Host(format!("{} has no channel {channel:?}", place.name())));
     };
     if from < info.first && info.first > 1 {
         note(&format!("entries before {} were trimmed", info.first));
@@ -95,14 +98,14 @@ async fn show(args: ShowArgs) -> Result<(), Error> {
     if damaged == 0 { Ok(()) } else { Err(Error::Damaged(damaged)) }
 }
 
-async fn verify(dir: &Path) -> Result<(), Error> {
-    let log = open(dir).await?;
+async fn verify(place: &Place) -> Result<(), Error> {
+    let log = place.open().await?;
     let bar = Bar::alone("verify ");
     let seen = move |done, total| {
         bar.expect(total);
         bar.reach(done);
     };
-    let report = log.verify_with(seen).await.map_err(unread)?;
+    let report = log.verify(seen).await.map_err(unread)?;
     print::report(&report, output())?;
     match report.damaged.len() {
         _ if !report.faults.is_empty() => Err(Error::DamagedFile),
@@ -113,14 +116,14 @@ async fn verify(dir: &Path) -> Result<(), Error> {
 }
 
 async fn export(args: ExportArgs) -> Result<(), Error> {
-    let dir = data(args.settings)?.1;
-    let log = open(&dir).await?;
+    let place = place(args.settings)?.1;
+    let log = place.open().await?;
     let channels = match &args.session {
         None => Channels::All,
         Some(session) => {
-            let infos = log.channels(Some(session)).await.map_err(unread)?;
+            let infos = log.shared().channels(Some(session)).await.map_err(unread)?;
             if infos.is_empty() {
-                return Err(no_session(session, &dir));
+                return Err(no_session(session, &place));
             }
             Channels::only(infos.into_iter().map(|info| info.channel))
         }
@@ -144,9 +147,15 @@ async fn export(args: ExportArgs) -> Result<(), Error> {
 }
 
 async fn compact(args: CompactArgs) -> Result<(), Error> {
-    let (configuration, dir) = data(args.settings)?;
+    let (configuration, place) = place(args.settings)?;
     let policy = settings::retention(&configuration.layers)?;
-    let log = open_for_writing(&dir).await?;
+    let Place::Directory(dir) = place else {
+        let why =
+            "a log in NATS is not compacted: JetStream gives space back, and the node that owns the host trims it";
+        return Err(Error::Arguments(why.to_owned()));
+    };
+    drop(Place::Directory(dir.clone()).open().await?);
+    let log = SqliteLog::open(&dir, Options::default()).await.map_err(unopened)?;
     let before = length(&dir);
     let mut is_complete = true;
     if policy.wants_snapshots(before) {
@@ -173,20 +182,19 @@ async fn compact(args: CompactArgs) -> Result<(), Error> {
 
 async fn remove(args: EraseArgs) -> Result<(), Error> {
     let EraseArgs { name, yes, settings } = args;
-    let dir = data(settings)?.1;
+    let place = place(settings)?.1;
     if !yes {
         return Err(Error::Arguments(format!("this erases {name} for good: add --yes to confirm")));
     }
-    let log = open_for_writing(&dir).await?;
-    let shared: Arc<dyn Log> = Arc::new(log.clone());
-    let erased = erase(&shared, &name).await.map_err(|error| Error::Host(error.message));
+    let log = place.open_for_writing().await?;
+    let erased = erase(&log.shared(), &name).await.map_err(|error| Error::Host(error.message));
     // The entries of the root are only released, and not overwritten. Compacting overwrites them.
-    if erased.is_ok() && name == ROOT {
+    if let (true, true, OpenLog::File(log)) = (erased.is_ok(), name == ROOT, &log) {
         log.compact().await.map_err(|error| Error::Host(error.to_string()))?;
     }
     log.close().await;
     let Some(entries) = erased? else {
-        return Err(Error::Host(format!("{} has no session or channel {name:?}", dir.display())));
+        return Err(Error::Host(format!("{} has no session or channel {name:?}", place.name())));
     };
     let mut out = output();
     let what = if name == ROOT { "the past of " } else { "" };
@@ -194,32 +202,30 @@ async fn remove(args: EraseArgs) -> Result<(), Error> {
     writeln!(out, "{what}{name} is gone, with {entries}").and_then(|()| out.flush()).map_err(Error::Output)
 }
 
+async fn copy(args: CopyArgs) -> Result<(), Error> {
+    let CopyArgs { from, to, settings } = args;
+    let (_, mut configuration) = crate::prepare(settings)?;
+    let from = Place::named(&from, "--from", &mut configuration)?;
+    let to = Place::named(&to, "--to", &mut configuration)?;
+    let copied = from.copy_to(&to).await?;
+    let (channels, entries) =
+        (units::count(copied.channels, "channel", "channels"), units::count(copied.entries, "entry", "entries"));
+    let mut out = output();
+    let size = units::size(copied.bytes);
+    writeln!(out, "{channels}, {entries}, {size} copied to {}", to.name())
+        .and_then(|()| out.flush())
+        .map_err(Error::Output)
+}
+
 /// Reads the settings; where the log is.
-fn data<S: Scope>(args: SettingsArgs<S>) -> Result<(Configuration, PathBuf), Error> {
+fn place<S: Scope>(args: SettingsArgs<S>) -> Result<(Configuration, Place), Error> {
     let (_, configuration) = crate::prepare(args)?;
-    let dir = settings::data(&configuration)?;
-    Ok((configuration, dir))
+    let place = Place::of(&configuration)?;
+    Ok((configuration, place))
 }
 
-/// Opens a log that a host may be writing to.
-async fn open(dir: &Path) -> Result<SqliteLog, Error> {
-    SqliteLog::open_for_reading(dir).await.map_err(|error| match error {
-        OpenError::Missing(path) => {
-            let dir = path.parent().unwrap_or(&path);
-            Error::Host(format!("{} has no log; is --data the directory of the host?", dir.display()))
-        }
-        error => unopened(error),
-    })
-}
-
-/// Opens a log that no host has. Nothing is made where there is none.
-async fn open_for_writing(dir: &Path) -> Result<SqliteLog, Error> {
-    drop(open(dir).await?);
-    SqliteLog::open(dir, Options::default()).await.map_err(unopened)
-}
-
-fn no_session(session: &str, dir: &Path) -> Error {
-    Error::Host(format!("{} has no session {session:?}", dir.display()))
+fn no_session(session: &str, place: &Place) -> Error {
+    Error::Host(format!("{} has no session {session:?}", place.name()))
 }
 
 fn unread(error: ReadError) -> Error {

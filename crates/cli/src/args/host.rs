@@ -2,7 +2,7 @@
 
 use clap::{Args as Arguments, Subcommand, ValueEnum};
 
-use crate::settings::{Serve, SettingsArgs, Stored, Upkeep};
+use crate::settings::{Copying, Serve, SettingsArgs, Stored, Upkeep};
 
 /// Run an agent host with a durable log.
 ///
@@ -37,7 +37,7 @@ pub(crate) enum Format {
 
 /// Inspect and maintain the log of a host.
 ///
-/// list, show, verify and export also work while the host runs. For compact and erase, the host must be stopped.
+/// list, show, verify and export also work while the host runs. For compact, erase and copy, the host must be stopped.
 #[derive(Debug, Arguments)]
 #[command(after_help = LOG_EXAMPLES)]
 pub(crate) struct LogArgs {
@@ -53,6 +53,7 @@ pub(crate) enum LogCommand {
     Export(ExportArgs),
     Compact(CompactArgs),
     Erase(EraseArgs),
+    Copy(CopyArgs),
 }
 
 /// List channels: how much of each is in the log, and from when.
@@ -148,6 +149,24 @@ pub(crate) struct EraseArgs {
     pub(crate) settings: SettingsArgs<Stored>,
 }
 
+/// Copy the log of a host from a directory to NATS JetStream, or back. The host must be stopped.
+///
+/// Everything keeps its seq, so clients resume at the copy. The source stays as it is: do not start a host on it again.
+#[derive(Debug, Arguments)]
+#[command(after_help = COPY_EXAMPLES)]
+pub(crate) struct CopyArgs {
+    /// Where the log is: a directory, or nats://HOST:PORT[,HOST:PORT…].
+    #[arg(long, value_name = "PLACE")]
+    pub(crate) from: String,
+
+    /// Where it goes, in the same forms. There must be none.
+    #[arg(long, value_name = "PLACE")]
+    pub(crate) to: String,
+
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs<Copying>,
+}
+
 const SERVE_EXAMPLES: &str = "\
 Examples:
   breakbulk serve
@@ -213,6 +232,11 @@ Examples:
   breakbulk log erase ahp-session:/1 --yes
   breakbulk log erase ahp-terminal:/1 --yes";
 
+const COPY_EXAMPLES: &str = "\
+Examples:
+  breakbulk log copy --from /var/lib/breakbulk --to nats://127.0.0.1:4222 --host main
+  breakbulk log copy --from nats://127.0.0.1:4222 --host main --to /var/lib/breakbulk";
+
 const LOG_EXAMPLES: &str = "\
 Examples:
   breakbulk log list
@@ -221,5 +245,6 @@ Examples:
   breakbulk log verify --data /var/lib/breakbulk
   breakbulk log compact --keep-for 30d
   breakbulk log erase ahp-session:/1 --yes
+  breakbulk log copy --from /var/lib/breakbulk --to nats://127.0.0.1:4222
 
 Exit status: 0 done, 1 failure or damage, 2 bad arguments or settings.";

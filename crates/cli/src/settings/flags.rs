@@ -58,7 +58,14 @@ scopes! {
         _ => matches!(setting.key, "listen" | "cap" | "memory" | "max_connections" | "ping_interval" | "idle_timeout"),
     };
     /// Those of who reads a host's data.
-    Stored => |setting| setting.key == "data" || setting.group == Group::Log;
+    Stored => |setting| setting.group == Group::Log
+        || matches!(setting.key, "data" | "log" | "host" | "nats_credentials" | "nats_ca");
+    /// Those of who looks at a fleet.
+    FleetWide => |setting| setting.group == Group::Log
+        || matches!(setting.key, "log" | "nats_credentials" | "nats_ca");
+    /// Those of who copies a log.
+    Copying => |setting| setting.group == Group::Log
+        || matches!(setting.key, "host" | "replicas" | "nats_credentials" | "nats_ca");
     /// Those of who tidies it up.
     Upkeep => |setting| Stored::has(setting) || setting.group == Group::Retention && setting.key != "retain_every";
 }

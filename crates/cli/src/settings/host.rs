@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use breakbulk::Address;
 use breakbulk::address::Size;
+use breakbulk_host::fleet::NatsAddress;
+use breakbulk_host::log::jetstream::HostName;
 
 use super::agents::AgentChoice;
 use super::kinds::{Count, Dir};
@@ -51,6 +53,25 @@ host_settings! {
         /// answers when a client names none. If none is named, a host has all [[agent]] tables of the file; without those, demo
         /// and what is found in PATH.
         agent: Vec<AgentChoice> = "demo, and what is found in PATH";
+    }
+    Fleet {
+        /// Keep the log in NATS JetStream, for hosts that run on several nodes: nats://HOST:PORT[,HOST:PORT…], or tls://….
+        ///
+        /// Before the first host may be TOKEN@ or USER:PASSWORD@; the environment and the file keep these from other users of the
+        /// machine. All nodes of a host need the same token. See docs/fleet.md.
+        log: Option<NatsAddress> = "a file in the data directory";
+        /// The name of the host in the fleet. Nodes with the same name serve the same host, one at a time.
+        host: HostName = "main";
+        /// On how many NATS servers everything is kept, when the host is made: 1, 3 or 5.
+        replicas: Count = "1";
+        /// The credentials file for the NATS servers.
+        nats_credentials: Option<PathBuf> = "none";
+        /// Trust these authorities for the NATS servers, beside those of this machine (PEM).
+        nats_ca: Option<PathBuf> = "none";
+        /// Where the other nodes reach this one: ws://HOST:PORT or wss://HOST:PORT.
+        advertise: Option<Address> = "the listening address";
+        /// How long a node that owns the host may be silent before another one takes over. From 1s to 5m.
+        lease: Span = "3s";
     }
     Connections {
         /// A relay through which clients can also come. May be given several times.

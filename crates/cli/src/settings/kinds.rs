@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use breakbulk::Preset;
 use breakbulk::address::{Size, SizeError};
 use breakbulk::{Address, AddressError};
+use breakbulk_host::fleet::NatsAddress;
+use breakbulk_host::log::jetstream::HostName;
 use serde_json::Value as Json;
 use tracing_subscriber::EnvFilter;
 
@@ -170,6 +172,37 @@ impl Value for Dir {
 
     fn text(&self) -> String {
         self.0.display().to_string()
+    }
+}
+
+impl Value for NatsAddress {
+    const NAME: &'static str = "ADDRESS";
+    // It has commas itself.
+    const SEPARATOR: char = '\n';
+
+    /// It may have a password.
+    fn may_show(bad: &str) -> bool {
+        !bad.contains('@')
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse::<Self>().map_err(|error| error.to_string())
+    }
+
+    fn text(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for HostName {
+    const NAME: &'static str = "NAME";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse::<Self>().map_err(|_| "allowed are 1 to 32 characters of a-z, 0-9, - and _".to_owned())
+    }
+
+    fn text(&self) -> String {
+        self.to_string()
     }
 }
 

@@ -12,7 +12,7 @@ use http::HeaderMap;
 use super::kinds::{Fingerprint, Header, Host, LogLevel, Secret, WebOrigin};
 use super::names::{LogFormat, Proxy, Roots};
 use super::serve::check_query;
-use super::{HostLimits, HostSettings, Layers, Origin, SettingError, Settings, find};
+use super::{FleetSettings, HostLimits, HostSettings, Layers, Origin, SettingError, Settings, find};
 use crate::units;
 
 /// The validated settings of `bridge`.
@@ -156,6 +156,15 @@ impl BridgeSettings {
 pub(crate) const REMOTE: &str = "can be reached from other machines: listen on 127.0.0.1, or add --bind-any";
 
 impl Access {
+    /// The token that clients must send, if one was configured.
+    pub(crate) fn token(&self) -> Option<breakbulk::Token> {
+        match &self.key {
+            // It was parsed before.
+            ClientAuth::Token(secret) => secret.reveal().parse().ok(),
+            ClientAuth::Made | ClientAuth::Nothing => None,
+        }
+    }
+
     pub(super) fn prove(settings: &Settings, listen: Option<&Address>, layers: &Layers) -> Result<Self, SettingError> {
         let key = match (&settings.token, settings.no_auth) {
             (Some(_), true) => return Err(together(layers, "token", "no_auth", "cannot be used together")),
@@ -274,7 +283,9 @@ pub(crate) fn to_peer(settings: Settings, layers: &Layers) -> Result<(Route, Lin
 
 /// Checks that the settings do not contradict each other, for `breakbulk config`.
 pub(crate) fn check(settings: Settings, layers: &Layers) -> Result<(), SettingError> {
-    HostLimits::prove(&HostSettings::read(layers)?, Vec::new(), layers)?;
+    let host = HostSettings::read(layers)?;
+    HostLimits::prove(&host, Vec::new(), layers)?;
+    FleetSettings::prove(&host, layers)?;
     if settings.listen.is_some() && settings.connect.is_some() {
         return BridgeSettings::prove(settings, layers).map(drop);
     }

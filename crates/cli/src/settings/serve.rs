@@ -15,6 +15,7 @@ use breakbulk_host::log::sqlite::Options;
 use breakbulk_proto::ahp::Role;
 
 use super::agents::AgentSettings;
+use super::fleet::FleetSettings;
 use super::kinds::{Count, Dir, Listen};
 use super::proof::{Access, LinkSettings, connections, missing, towards_peer};
 use super::value::{Bad, Value as _};
@@ -46,8 +47,10 @@ pub(crate) struct ServeSettings {
     /// one frame.
     pub(crate) is_capped: bool,
     pub(crate) max_connections: usize,
-    /// Where the log is.
+    /// Where the log is, if it is in a file.
     pub(crate) data: PathBuf,
+    /// Where it is in a fleet.
+    pub(crate) fleet: Option<FleetSettings>,
     /// At least one.
     pub(crate) agents: Vec<AgentSettings>,
     pub(crate) limits: HostLimits,
@@ -56,7 +59,7 @@ pub(crate) struct ServeSettings {
 }
 
 /// The limits of a host, of its log and of its agents.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct HostLimits {
     pub(crate) host: HostConfig,
     pub(crate) store: Options,
@@ -82,6 +85,10 @@ impl ServeSettings {
         let mut limits = HostLimits::prove(&host, roots, layers)?;
         Shares::of(settings.memory.0).apply(&mut limits, &settings);
         let access = Access::prove(&settings, Some(&listen), layers)?;
+        let fleet = FleetSettings::prove(&host, layers)?;
+        if fleet.is_some() {
+            FleetSettings::check_node(&access.key, &listen, !via.is_empty(), layers)?;
+        }
         let shutdown_timeout = settings.shutdown_timeout.0;
         let max_connections = connections(&settings, MAX_CONNECTIONS);
         let is_capped = listen.cap.is_some() || settings.max_frame.is_some();
@@ -95,7 +102,8 @@ impl ServeSettings {
             link,
             is_capped,
             max_connections,
-            data: data(configuration)?,
+            data: if fleet.is_some() { data(configuration).unwrap_or_default() } else { data(configuration)? },
+            fleet,
             agents: AgentSettings::prove(host.agent, &configuration.agents, &limits.process, layers)?,
             limits,
             shutdown_timeout,

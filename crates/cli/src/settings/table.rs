@@ -29,6 +29,7 @@ pub(crate) enum Group {
     Time,
     Log,
     Host,
+    Fleet,
     Connections,
     Terminals,
     Files,

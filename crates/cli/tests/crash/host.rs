@@ -3,7 +3,9 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use breakbulk::client::ConnectError;
 use breakbulk::dial::ProxyChoice;
@@ -14,21 +16,21 @@ use serde_json::Value;
 
 use crate::reading::Reading;
 
-const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+pub(crate) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// Where a host lives: its data and its root.
 #[derive(Debug)]
 pub(crate) struct Home {
     dir: tempfile::TempDir,
-    /// The address of the host that lives, or lived last.
-    address: Arc<Mutex<String>>,
+    /// Where its clients go.
+    access: HostAccess,
 }
 
 impl Home {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("root")).unwrap();
-        Self { dir, address: Arc::default() }
+        Self { dir, access: HostAccess::of_all([String::new()]) }
     }
 
     /// Starts a host; returns when clients can connect.
@@ -42,7 +44,7 @@ impl Home {
         let host = Host(child);
         let said = || std::fs::read_to_string(self.dir.path().join("said")).unwrap();
         let ready: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("no host: {line}{}", said()));
-        *self.address.lock().unwrap() = ready["ahp"].as_str().unwrap().to_owned();
+        self.access.now_at(0, ready["ahp"].as_str().unwrap().to_owned());
         host
     }
 
@@ -62,7 +64,7 @@ impl Home {
 
     /// How to reach whichever host lives.
     pub(crate) fn access(&self, cap: Option<u64>) -> HostAccess {
-        HostAccess { address: self.address.clone(), cap }
+        HostAccess { cap, ..self.access.clone() }
     }
 
     pub(crate) fn root(&self) -> PathBuf {
@@ -101,21 +103,47 @@ impl Drop for Host {
 /// How to reach whichever host lives, through a cap or without one.
 #[derive(Debug, Clone)]
 pub(crate) struct HostAccess {
-    address: Arc<Mutex<String>>,
+    /// Of each node, the address of the one that lives, or lived last.
+    addresses: Arc<Mutex<Vec<String>>>,
+    /// Which one is tried next.
+    next: Arc<AtomicUsize>,
     cap: Option<u64>,
 }
 
 impl HostAccess {
+    /// To any of these nodes.
+    pub(crate) fn of_all(addresses: impl IntoIterator<Item = String>) -> Self {
+        Self { addresses: Arc::new(Mutex::new(addresses.into_iter().collect())), next: Arc::default(), cap: None }
+    }
+
+    /// For another client, which begins with this node.
+    pub(crate) fn beginning_at(&self, at: usize) -> Self {
+        Self { next: Arc::new(AtomicUsize::new(at)), ..self.clone() }
+    }
+
+    /// From now on the node is at this address.
+    pub(crate) fn now_at(&self, at: usize, address: String) {
+        self.addresses.lock().unwrap()[at] = address;
+    }
+
     /// What a client takes there.
     pub(crate) fn limits(&self) -> Limits {
         self.route("ws://127.0.0.1:1/ahp").setup.limits
     }
 
     pub(crate) async fn open(&self) -> Result<BoxLink, ConnectError> {
-        let address = self.address.lock().unwrap().clone();
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        let address = {
+            let addresses = self.addresses.lock().unwrap();
+            addresses[next % addresses.len()].clone()
+        };
         let route = self.route(&address);
         let mut dialer = Dialer { token: Some(TOKEN.parse().unwrap()), proxy: ProxyChoice::Never, ..Dialer::default() };
         dialer.link.max_frame_bytes = route.max_frame_bytes();
+        if self.addresses.lock().unwrap().len() > 1 {
+            // One that was stopped takes connections and does not answer. Another one does.
+            dialer.timeout = Duration::from_secs(3);
+        }
         // The host may be dead, or just about to be born.
         dialer.dial(&route.address).await.map_err(ConnectError::again)
     }

@@ -6,10 +6,14 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 mod chance;
+mod fleet;
 mod follower;
 mod host;
 mod ledger;
 mod life;
+#[expect(dead_code, reason = "other tests use the rest")]
+#[path = "../../../host/tests/nats/mod.rs"]
+mod nats;
 mod reading;
 mod writer;
 

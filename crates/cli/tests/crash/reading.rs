@@ -158,10 +158,15 @@ impl Reading {
                 reading.last = line.last.expect("the last seq");
             }
             if let (Some(seq), Some(body)) = (line.seq, line.body) {
-                reading.entries.extend(Entry::of_body(seq, body.get()));
+                reading.add(seq, body.get());
             }
         }
         reading
+    }
+
+    /// Adds an entry of the log, if clients see it.
+    pub(crate) fn add(&mut self, seq: u64, body: &str) {
+        self.entries.extend(Entry::of_body(seq, body));
     }
 
     /// Clients' actions.

@@ -147,7 +147,7 @@ impl Writing {
                 }
                 () = tokio::time::sleep_until(due), if may => {
                     self.say(now).await;
-                    due = Instant::now() + self.chance.millis(0, 6);
+                    due = Instant::now() + self.chance.pause();
                 }
                 changed = phase.changed() => {
                     if changed.is_err() {

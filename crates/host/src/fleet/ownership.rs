@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use async_nats::Client;
 use async_nats::jetstream::context::{GetStreamError, GetStreamErrorKind};
-use async_nats::jetstream::kv::{self, Operation, UpdateErrorKind};
+use async_nats::jetstream::kv::{self, UpdateErrorKind};
+use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use async_nats::jetstream::{self, stream};
 use futures_util::TryStreamExt;
 use thiserror::Error;
@@ -75,13 +76,18 @@ impl LeaseStore {
     /// # Errors
     /// The store does not answer, or the record cannot be understood.
     pub async fn read(&self, host: &HostName) -> Result<(u64, Option<LeaseRecord>), ConnectError> {
-        let entry = self.bucket.entry(host.as_str()).await.map_err(|error| self.nats.explain(&error.to_string()))?;
-        let Some(entry) = entry else { return Ok((0, None)) };
-        if entry.operation != Operation::Put {
-            return Ok((entry.revision, None));
+        // The leader is asked: a replica that is behind could show an old lease for as long as it stays behind.
+        let subject = format!("$KV.{BUCKET}.{host}");
+        let message = match self.bucket.stream.get_last_raw_message_by_subject(&subject).await {
+            Ok(message) => message,
+            Err(error) if matches!(error.kind(), LastRawMessageErrorKind::NoMessageFound) => return Ok((0, None)),
+            Err(error) => return Err(self.nats.explain(&error.to_string())),
+        };
+        if message.headers.get("KV-Operation").is_some() {
+            return Ok((message.sequence, None));
         }
-        match serde_json::from_slice(&entry.value) {
-            Ok(record) => Ok((entry.revision, Some(record))),
+        match serde_json::from_slice(&message.payload) {
+            Ok(record) => Ok((message.sequence, Some(record))),
             Err(error) => Err(self.nats.explain(&format!("the lease of {host} cannot be understood: {error}"))),
         }
     }

@@ -10,10 +10,11 @@ use serde_json::Value;
 
 use common::text;
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "serve",
     "chat",
     "log",
+    "fleet",
     "bridge",
     "relay",
     "send",
@@ -26,12 +27,12 @@ const COMMANDS: [&str; 13] = [
     "man",
 ];
 
-const LOG_COMMANDS: [&str; 6] = ["list", "show", "verify", "export", "compact", "erase"];
+const LOG_COMMANDS: [&str; 7] = ["list", "show", "verify", "export", "compact", "erase", "copy"];
 
 /// All commands, each by its words.
 fn every_command() -> Vec<Vec<&'static str>> {
     let log = LOG_COMMANDS.map(|command| vec!["log", command]);
-    COMMANDS.map(|command| vec![command]).into_iter().chain(log).collect()
+    COMMANDS.map(|command| vec![command]).into_iter().chain(log).chain([vec!["fleet", "status"]]).collect()
 }
 
 /// What the program prints to a person with a terminal of `columns`.

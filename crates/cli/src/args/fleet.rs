@@ -7,6 +7,7 @@ use crate::settings::{FleetWide, SettingsArgs};
 
 /// Inspect a fleet: hosts whose logs are in NATS JetStream, and their nodes.
 #[derive(Debug, Arguments)]
+#[command(after_help = FLEET_EXAMPLES)]
 pub(crate) struct FleetArgs {
     #[command(subcommand)]
     pub(crate) command: FleetCommand,
@@ -28,6 +29,12 @@ pub(crate) struct StatusArgs {
     #[command(flatten)]
     pub(crate) settings: SettingsArgs<FleetWide>,
 }
+
+const FLEET_EXAMPLES: &str = "\
+Examples:
+  breakbulk fleet status --log nats://127.0.0.1:4222
+
+Exit status: 0 done, 1 failure, 2 bad arguments or settings.";
 
 const STATUS_EXAMPLES: &str = "\
 Examples:

@@ -221,7 +221,9 @@ struct Term {
 enum NoTerm {
     /// Another node owns the host meanwhile.
     Lost,
-    /// The log or the host cannot be opened.
+    /// The log cannot be opened now: JetStream does not answer, or the stream has no leader.
+    Unavailable(Error),
+    /// The host cannot be started.
     Failed(Error),
 }
 
@@ -255,7 +257,7 @@ impl Node {
                     self.hand_over().await;
                     return Err(error);
                 }
-                Err(NoTerm::Failed(error)) => {
+                Err(NoTerm::Unavailable(error) | NoTerm::Failed(error)) => {
                     error!("this node cannot serve the host, and leaves it to others: {error}");
                     self.ownership.step_back().await;
                     tokio::time::sleep(AGAIN).await;
@@ -331,7 +333,7 @@ impl Node {
                 Ok(log) => log,
                 Err(OpenLogError::NotOwner) => return Err(NoTerm::Lost),
                 Err(error) => {
-                    return Err(NoTerm::Failed(Error::Host(self.nats.explain(&error.to_string()).to_string())));
+                    return Err(NoTerm::Unavailable(Error::Host(self.nats.explain(&error.to_string()).to_string())));
                 }
             };
             match self.parts.start(Arc::new(log.clone())).await {

@@ -393,8 +393,8 @@ async fn a_message_that_even_the_smallest_frames_do_not_carry_is_answered_with_a
                 continue;
             }
             assert_eq!(answer["error"]["code"], -32011);
-            // 120 KiB is halved three times, and the floor is tried once.
-            assert_eq!(connects, 6);
+            // 120 KiB is halved twice, and the floor is tried once.
+            assert_eq!(connects, 5);
             return pass(&mut client, &mut host, request("3", 2_000)).await.unwrap();
         }
     }

@@ -99,9 +99,9 @@ impl Forwarding {
             async move { dialer.forward_page(&address, &target, request).await }
         });
         match answered.await {
-            Served::Here => None,
-            Served::By(_, response) => Some(response.map(|body| body.map_err(std::io::Error::other).boxed())),
-            Served::Nobody => Some(come_again()),
+            Answer::Here => None,
+            Answer::From(_, response) => Some(response.map(|body| body.map_err(std::io::Error::other).boxed())),
+            Answer::None => Some(come_again()),
         }
     }
 
@@ -125,9 +125,9 @@ impl Forwarding {
             async move { dialer.forward(&address, &target, request).await }
         });
         match served.await {
-            Served::Here => Opened::Here,
-            Served::Nobody => Opened::Refused(come_again()),
-            Served::By(by, mut forwarded) => {
+            Answer::Here => Opened::Here,
+            Answer::None => Opened::Refused(come_again()),
+            Answer::From(by, mut forwarded) => {
                 let headers = std::mem::take(&mut forwarded.headers);
                 let upstream = self.upstream.clone();
                 Opened::Carried(Box::new(Carried { forwarded, by, upstream, _permit: permit }), headers)
@@ -136,7 +136,7 @@ impl Forwarding {
     }
 
     /// Calls `exchange` with whoever serves, again and again until there is an answer or the wait is over.
-    async fn with_server<T, F>(&self, is_forwarded: bool, exchange: impl Fn(&Arc<Dialer>, Address) -> F) -> Served<T>
+    async fn with_server<T, F>(&self, is_forwarded: bool, exchange: impl Fn(&Arc<Dialer>, Address) -> F) -> Answer<T>
     where
         F: Future<Output = Result<T, DialError>>,
     {
@@ -145,7 +145,7 @@ impl Forwarding {
         loop {
             let now = upstream.borrow_and_update().clone();
             match &now {
-                Upstream::Here => return Served::Here,
+                Upstream::Here => return Answer::Here,
                 // What another server believes to be ours is ours soon, or never.
                 Upstream::At(address) if !is_forwarded => {
                     let answer = tokio::select! {
@@ -154,21 +154,21 @@ impl Forwarding {
                         Ok(()) = upstream.changed() => continue,
                     };
                     match answer {
-                        Ok(Ok(answer)) => return Served::By(now, answer),
+                        Ok(Ok(answer)) => return Answer::From(now, answer),
                         Ok(Err(error)) => self.report(&error, address),
-                        Err(_) => return Served::Nobody,
+                        Err(_) => return Answer::None,
                     }
                     // It may be dead. That is found out elsewhere.
                     drop(timeout(AGAIN, upstream.changed()).await);
                 }
                 Upstream::At(_) | Upstream::Nobody => {
                     if !matches!(timeout_at(until, upstream.changed()).await, Ok(Ok(()))) {
-                        return Served::Nobody;
+                        return Answer::None;
                     }
                 }
             }
             if Instant::now() >= until {
-                return Served::Nobody;
+                return Answer::None;
             }
         }
     }
@@ -191,10 +191,13 @@ impl fmt::Debug for Forwarding {
     }
 }
 
-enum Served<T> {
+/// Who has answered a request.
+enum Answer<T> {
+    /// This process serves it.
     Here,
-    By(Upstream, T),
-    Nobody,
+    From(Upstream, T),
+    /// Nobody did in time.
+    None,
 }
 
 impl Carried {
